@@ -1,0 +1,1 @@
+//! Orbit database schema.
