@@ -212,8 +212,11 @@ stop() {
     kill "-$signal" "$pid"
   elif container_runs; then
     docker kill --signal "$signal" "$(container)" >/dev/null
+  else
+    return 0
   fi
-  while runs; do
+  # A killed process lets go of its port and files only a moment after it is gone.
+  while runs || listens "$(cat "$dir/port")"; do
     [ $SECONDS -lt $deadline ] || { say "the server in $dir does not stop"; return 1; }
     sleep 0.05
   done
