@@ -4,3 +4,5 @@ pub mod proto;
 
 #[cfg(feature = "server")]
 pub mod domain;
+#[cfg(feature = "server")]
+pub mod store;
