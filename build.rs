@@ -3,26 +3,16 @@
 use std::{env, error::Error, fs, path::PathBuf};
 
 const PROTO_ROOT: &str = "proto";
-const FILES: [&str; 3] = [
-    "orbit/v1/queue.proto",
-    "orbit/v1/task.proto",
-    "orbit/v1/worker.proto",
-];
+const FILES: [&str; 3] = ["orbit/v1/queue.proto", "orbit/v1/task.proto", "orbit/v1/worker.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={PROTO_ROOT}");
     let out = PathBuf::from(env::var("OUT_DIR")?);
 
     let mut compiler = protox::Compiler::new([PROTO_ROOT])?;
-    compiler
-        .include_imports(true)
-        .include_source_info(true)
-        .open_files(FILES)?;
+    compiler.include_imports(true).include_source_info(true).open_files(FILES)?;
     // Encoded by protox itself: a detour over prost-types would drop custom options.
-    fs::write(
-        out.join("orbit_descriptor.bin"),
-        compiler.encode_file_descriptor_set(),
-    )?;
+    fs::write(out.join("orbit_descriptor.bin"), compiler.encode_file_descriptor_set())?;
 
     let server = env::var_os("CARGO_FEATURE_SERVER").is_some();
     let mut prost = prost_build::Config::new();

@@ -5,4 +5,6 @@ pub mod proto;
 #[cfg(feature = "server")]
 pub mod domain;
 #[cfg(feature = "server")]
+pub mod engine;
+#[cfg(feature = "server")]
 pub mod store;

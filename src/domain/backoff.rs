@@ -28,10 +28,7 @@ pub fn delay_ms(policy: &Policy, epoch: Epoch, attempt_id: AttemptId) -> u32 {
     let base = base_ms(policy, epoch);
     let half = base.div_ceil(2);
     let hash = Sha256::digest(attempt_id.0.as_bytes());
-    let first_eight = hash
-        .iter()
-        .take(8)
-        .fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+    let first_eight = hash.iter().take(8).fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
     let spread = u64::from(base - half) + 1;
     let jitter = first_eight % spread;
     // Below `spread`, which fits.
@@ -91,10 +88,7 @@ mod tests {
             (0..256).map(|n| delay_ms(&policy, 1, attempt(n))).collect();
         assert!(delays.iter().all(|d| (500..=1_000).contains(d)));
         assert!(delays.len() > 180, "{} distinct delays", delays.len());
-        assert!(
-            delays.first() < Some(&520) && delays.last() > Some(&980),
-            "{delays:?}"
-        );
+        assert!(delays.first() < Some(&520) && delays.last() > Some(&980), "{delays:?}");
     }
 
     #[test]

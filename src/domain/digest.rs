@@ -43,21 +43,13 @@ impl Digester {
     /// Adds a value, or nothing if it is the default.
     #[must_use]
     pub fn number_unless(self, field: u32, value: i64, default: i64) -> Self {
-        if value == default {
-            self
-        } else {
-            self.number(field, value)
-        }
+        if value == default { self } else { self.number(field, value) }
     }
 
     /// Adds a text, or nothing if it is the default.
     #[must_use]
     pub fn text_unless(self, field: u32, value: &str, default: &str) -> Self {
-        if value == default {
-            self
-        } else {
-            self.text(field, value)
-        }
+        if value == default { self } else { self.text(field, value) }
     }
 
     fn bytes(mut self, field: u32, value: &[u8]) -> Self {

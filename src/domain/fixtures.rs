@@ -27,39 +27,22 @@ pub(crate) fn submission() -> Submission {
         handler_version: "v1".into(),
         payload_version: "v1".into(),
         payload: JsonText::stored(r#"{"text":"  safe retry  "}"#.into()),
-        policy: PolicyRequest {
-            max_attempts: Some(3),
-            ..Default::default()
-        }
-        .freeze()
-        .expect("valid"),
+        policy: PolicyRequest { max_attempts: Some(3), ..Default::default() }.freeze().expect("valid"),
         not_before: None,
         start_before: None,
     }
 }
 
 pub(crate) fn acceptance() -> Acceptance {
-    Acceptance {
-        task_id: TaskId(Uuid::from_u128(1)),
-        route: Route {
-            route: RouteNo(1),
-            queue: QueueNo(1),
-        },
-    }
+    Acceptance { task_id: TaskId(Uuid::from_u128(1)), route: Route { route: RouteNo(1), queue: QueueNo(1) } }
 }
 
 pub(crate) fn actor() -> Actor {
-    Actor {
-        principal: LOCAL_PRINCIPAL.into(),
-        session_id: None,
-        node_id: "node-1".into(),
-    }
+    Actor { principal: LOCAL_PRINCIPAL.into(), session_id: None, node_id: "node-1".into() }
 }
 
 pub(crate) fn waiting() -> Task {
-    super::decide::accept(&submission(), &acceptance(), NOW, &actor())
-        .expect("a valid submission")
-        .task
+    super::decide::accept(&submission(), &acceptance(), NOW, &actor()).expect("a valid submission").task
 }
 
 pub(crate) fn holder() -> Holder {
@@ -81,17 +64,9 @@ pub(crate) fn message_id(n: u128) -> MessageId {
 
 /// The attempt of an epoch; its id is the epoch's.
 pub(crate) fn attempt_ref(epoch: u32) -> AttemptRef {
-    AttemptRef {
-        task_id: acceptance().task_id,
-        attempt_id: attempt_id(epoch.into()),
-        epoch,
-    }
+    AttemptRef { task_id: acceptance().task_id, attempt_id: attempt_id(epoch.into()), epoch }
 }
 
 pub(crate) fn error(code: &str) -> TaskError {
-    TaskError {
-        code: code.into(),
-        message: "".into(),
-        details: None,
-    }
+    TaskError { code: code.into(), message: "".into(), details: None }
 }

@@ -30,10 +30,7 @@ impl JsonText {
     /// Checks a text. An empty one stands for `null`.
     pub fn parse(text: &str, bytes_max: usize) -> Result<Self, JsonProblem> {
         if text.len() > bytes_max {
-            return Err(JsonProblem::TooLarge {
-                bytes: text.len(),
-                bytes_max,
-            });
+            return Err(JsonProblem::TooLarge { bytes: text.len(), bytes_max });
         }
         if text.is_empty() {
             return Ok(Self::null());
@@ -87,9 +84,7 @@ fn check_depth(text: &str) -> Result<(), JsonProblem> {
             _ => {}
         }
         if depth > DEPTH_MAX {
-            return Err(JsonProblem::NotJson(format!(
-                "is nested more than {DEPTH_MAX} levels deep"
-            )));
+            return Err(JsonProblem::NotJson(format!("is nested more than {DEPTH_MAX} levels deep")));
         }
     }
     Ok(())
@@ -102,10 +97,7 @@ mod tests {
     #[test]
     fn texts_are_kept_byte_for_byte() {
         let text = r#" {"n":9007199254740993,"e":1E2,"d":0.10,"d":1,"v":18446744073709551616,"big":1e400} "#;
-        assert_eq!(
-            JsonText::parse(text, 1_000).map(|j| j.as_str().to_owned()),
-            Ok(text.to_owned())
-        );
+        assert_eq!(JsonText::parse(text, 1_000).map(|j| j.as_str().to_owned()), Ok(text.to_owned()));
         assert_eq!(JsonText::parse("", 0), Ok(JsonText::null()));
         let marker = r#"{"$serde_json::private::Number":"x","$serde_json::private::RawValue":"{"}"#;
         assert!(JsonText::parse(marker, 1_000).is_ok());
@@ -123,28 +115,9 @@ mod tests {
 
     #[test]
     fn what_is_not_json_is_refused() {
-        for bad in [
-            "{",
-            "nul",
-            "01",
-            "{'a':1}",
-            "1 2",
-            "\"\u{1}\"",
-            "[1,]",
-            "\u{feff}{}",
-            "NaN",
-        ] {
-            assert!(
-                matches!(JsonText::parse(bad, 1_000), Err(JsonProblem::NotJson(_))),
-                "{bad}"
-            );
+        for bad in ["{", "nul", "01", "{'a':1}", "1 2", "\"\u{1}\"", "[1,]", "\u{feff}{}", "NaN"] {
+            assert!(matches!(JsonText::parse(bad, 1_000), Err(JsonProblem::NotJson(_))), "{bad}");
         }
-        assert_eq!(
-            JsonText::parse("[1]", 2),
-            Err(JsonProblem::TooLarge {
-                bytes: 3,
-                bytes_max: 2
-            })
-        );
+        assert_eq!(JsonText::parse("[1]", 2), Err(JsonProblem::TooLarge { bytes: 3, bytes_max: 2 }));
     }
 }

@@ -21,15 +21,10 @@ fn check_name(name: &str, punctuation: &str) -> Result<(), String> {
         return Err("is required".to_owned());
     }
     if name.len() > NAME_LEN_MAX {
-        return Err(format!(
-            "has {} bytes; at most {NAME_LEN_MAX} are allowed",
-            name.len()
-        ));
+        return Err(format!("has {} bytes; at most {NAME_LEN_MAX} are allowed", name.len()));
     }
     if !name.chars().all(allowed) || !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
-        return Err(format!(
-            "must be letters, digits and {punctuation}, beginning with a letter or digit"
-        ));
+        return Err(format!("must be letters, digits and {punctuation}, beginning with a letter or digit"));
     }
     Ok(())
 }
@@ -40,10 +35,7 @@ pub fn check_key(key: &str) -> Result<(), String> {
         return Err("is required: a name of your own for this operation".to_owned());
     }
     if key.len() > KEY_LEN_MAX {
-        return Err(format!(
-            "has {} bytes; at most {KEY_LEN_MAX} are allowed",
-            key.len()
-        ));
+        return Err(format!("has {} bytes; at most {KEY_LEN_MAX} are allowed", key.len()));
     }
     if !key.bytes().all(|b| (0x21..=0x7E).contains(&b)) {
         return Err("must be visible ASCII characters, without blanks".to_owned());

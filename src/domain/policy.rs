@@ -66,27 +66,13 @@ impl PolicyRequest {
         let mut range = |field: &'static str, value: Option<u32>, default: u32, min: u32, max: u32| {
             let value = value.unwrap_or(default);
             if !(min..=max).contains(&value) {
-                problems.push(FieldProblem::new(
-                    field,
-                    format!("is {value}; must be {min} to {max}"),
-                ));
+                problems.push(FieldProblem::new(field, format!("is {value}; must be {min} to {max}")));
             }
             value
         };
-        let max_attempts = range(
-            "retry.max_attempts",
-            self.max_attempts,
-            MAX_ATTEMPTS_DEFAULT,
-            1,
-            1_000,
-        );
-        let initial_delay_ms = range(
-            "retry.initial_delay_ms",
-            self.initial_delay_ms,
-            INITIAL_DELAY_MS_DEFAULT,
-            1,
-            DAY_MS,
-        );
+        let max_attempts = range("retry.max_attempts", self.max_attempts, MAX_ATTEMPTS_DEFAULT, 1, 1_000);
+        let initial_delay_ms =
+            range("retry.initial_delay_ms", self.initial_delay_ms, INITIAL_DELAY_MS_DEFAULT, 1, DAY_MS);
         let max_delay_default = MAX_DELAY_MS_DEFAULT.max(initial_delay_ms);
         let max_delay_ms = range(
             "retry.max_delay_ms",
@@ -102,13 +88,8 @@ impl PolicyRequest {
             100,
             DAY_MS,
         );
-        let task_timeout_ms = range(
-            "task_timeout_ms",
-            self.task_timeout_ms,
-            TASK_TIMEOUT_MS_DEFAULT,
-            100,
-            30 * DAY_MS,
-        );
+        let task_timeout_ms =
+            range("task_timeout_ms", self.task_timeout_ms, TASK_TIMEOUT_MS_DEFAULT, 100, 30 * DAY_MS);
         if !problems.is_empty() {
             return Err(problems);
         }
@@ -128,16 +109,12 @@ mod tests {
     use super::*;
 
     fn fields(request: PolicyRequest) -> Vec<&'static str> {
-        request
-            .freeze()
-            .map_or_else(|p| p.iter().map(|p| p.field).collect(), |_| vec![])
+        request.freeze().map_or_else(|p| p.iter().map(|p| p.field).collect(), |_| vec![])
     }
 
     #[test]
     fn absent_fields_get_their_defaults() {
-        let policy = PolicyRequest::default()
-            .freeze()
-            .expect("all defaults are in range");
+        let policy = PolicyRequest::default().freeze().expect("all defaults are in range");
         assert_eq!(
             policy,
             Policy {
@@ -149,10 +126,7 @@ mod tests {
                 task_timeout_ms: 86_400_000,
             }
         );
-        let slow = PolicyRequest {
-            initial_delay_ms: Some(70_000),
-            ..Default::default()
-        };
+        let slow = PolicyRequest { initial_delay_ms: Some(70_000), ..Default::default() };
         assert_eq!(slow.freeze().map(|p| p.max_delay_ms), Ok(70_000));
     }
 
@@ -192,14 +166,8 @@ mod tests {
         };
         assert!(fields(at(1, 1, 1, 100, 100)).is_empty());
         assert!(fields(at(1_000, 86_400_000, 604_800_000, 86_400_000, 2_592_000_000)).is_empty());
-        assert_eq!(
-            fields(at(1_001, 86_400_001, 604_800_001, 86_400_001, 2_592_000_001)).len(),
-            5
-        );
+        assert_eq!(fields(at(1_001, 86_400_001, 604_800_001, 86_400_001, 2_592_000_001)).len(), 5);
         assert_eq!(fields(at(1, 2, 1, 100, 100)), ["retry.max_delay_ms"]);
-        assert_eq!(
-            fields(at(1, 1, 1, 99, 99)),
-            ["retry.attempt_timeout_ms", "task_timeout_ms"]
-        );
+        assert_eq!(fields(at(1, 1, 1, 99, 99)), ["retry.attempt_timeout_ms", "task_timeout_ms"]);
     }
 }

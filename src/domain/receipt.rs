@@ -65,19 +65,16 @@ impl ReceiptBook {
     pub fn replay(&self, message_id: MessageId, digest: Digest) -> Result<Option<&Receipt>, Rejection> {
         match self.receipts.iter().find(|r| r.message_id == message_id) {
             Some(receipt) if receipt.digest == digest => Ok(Some(receipt)),
-            Some(_) => Err(Rejection::IdempotencyConflict {
-                field: "message_id",
-                value: message_id.to_string(),
-            }),
+            Some(_) => {
+                Err(Rejection::IdempotencyConflict { field: "message_id", value: message_id.to_string() })
+            }
             None => Ok(None),
         }
     }
 
     /// The receipt of the same content that was applied under another id. Evidence never counts.
     pub fn applied(&self, digest: Digest) -> Option<&Receipt> {
-        self.receipts
-            .iter()
-            .find(|r| r.digest == digest && r.disposition == Disposition::Applied)
+        self.receipts.iter().find(|r| r.digest == digest && r.disposition == Disposition::Applied)
     }
 
     /// How many reports were kept as evidence.

@@ -32,22 +32,14 @@ pub enum FieldReason {
 impl FieldProblem {
     /// A problem without a reason of its own.
     pub fn new(field: &'static str, description: impl Into<String>) -> Self {
-        Self {
-            field,
-            reason: FieldReason::InvalidArgument,
-            description: description.into(),
-        }
+        Self { field, reason: FieldReason::InvalidArgument, description: description.into() }
     }
 
     /// A problem with a JSON text.
     pub fn json(field: &'static str, problem: super::json::JsonProblem) -> Self {
         use super::json::JsonProblem::{NotJson, TooLarge};
         match problem {
-            NotJson(description) => Self {
-                field,
-                reason: FieldReason::PayloadNotJson,
-                description,
-            },
+            NotJson(description) => Self { field, reason: FieldReason::PayloadNotJson, description },
             TooLarge { bytes, bytes_max } => Self {
                 field,
                 reason: FieldReason::PayloadTooLarge,

@@ -85,10 +85,7 @@ pub enum MessageKind {
 impl Start {
     /// The digest of its content.
     pub fn digest(&self) -> Digest {
-        Digester::new()
-            .number(1, MessageKind::Start as i64)
-            .number(2, i64::from(self.attempt.epoch))
-            .finish()
+        Digester::new().number(1, MessageKind::Start as i64).number(2, i64::from(self.attempt.epoch)).finish()
     }
 }
 
@@ -160,29 +157,16 @@ mod tests {
     use crate::domain::fixtures::{attempt_ref, error, message_id};
 
     fn finish(report: Report) -> Finish {
-        Finish {
-            message_id: message_id(1),
-            attempt: attempt_ref(1),
-            report,
-        }
+        Finish { message_id: message_id(1), attempt: attempt_ref(1), report }
     }
 
     fn failed(retryable: bool) -> Digest {
-        finish(Report::Failed {
-            retryable,
-            error: error("X"),
-        })
-        .digest()
+        finish(Report::Failed { retryable, error: error("X") }).digest()
     }
 
     #[test]
     fn a_false_retryable_is_left_out_of_the_digest_and_a_true_one_is_not() {
-        let without_the_field = Digester::new()
-            .number(1, 2)
-            .number(2, 1)
-            .number(3, 2)
-            .text(6, "X")
-            .finish();
+        let without_the_field = Digester::new().number(1, 2).number(2, 1).number(3, 2).text(6, "X").finish();
         assert_eq!(failed(false), without_the_field);
         assert_ne!(failed(true), without_the_field);
     }

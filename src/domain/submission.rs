@@ -54,27 +54,13 @@ impl Submission {
             .text_unless(6, self.payload.as_str(), "null")
             // Field 7 is `retry`: its own fields follow it as 71, 72 …
             .number_unless(71, policy.max_attempts.into(), MAX_ATTEMPTS_DEFAULT.into())
-            .number_unless(
-                72,
-                policy.initial_delay_ms.into(),
-                INITIAL_DELAY_MS_DEFAULT.into(),
-            )
+            .number_unless(72, policy.initial_delay_ms.into(), INITIAL_DELAY_MS_DEFAULT.into())
             .number_unless(73, policy.max_delay_ms.into(), max_delay_default.into())
-            .number_unless(
-                74,
-                policy.attempt_timeout_ms.into(),
-                ATTEMPT_TIMEOUT_MS_DEFAULT.into(),
-            )
+            .number_unless(74, policy.attempt_timeout_ms.into(), ATTEMPT_TIMEOUT_MS_DEFAULT.into())
             .number_unless(8, i64::from(idempotent), 0)
             .number_unless(9, policy.task_timeout_ms.into(), TASK_TIMEOUT_MS_DEFAULT.into());
-        let pairs = self
-            .not_before
-            .into_iter()
-            .fold(pairs, |p, at| p.number(10, at.micros()));
-        self.start_before
-            .into_iter()
-            .fold(pairs, |p, at| p.number(11, at.micros()))
-            .finish()
+        let pairs = self.not_before.into_iter().fold(pairs, |p, at| p.number(10, at.micros()));
+        self.start_before.into_iter().fold(pairs, |p, at| p.number(11, at.micros())).finish()
     }
 }
 
@@ -86,11 +72,7 @@ mod tests {
     #[test]
     fn the_key_and_the_principal_are_no_part_of_the_content() {
         let one = submission();
-        let other = Submission {
-            idempotency_key: "other".into(),
-            principal: "other".into(),
-            ..one.clone()
-        };
+        let other = Submission { idempotency_key: "other".into(), principal: "other".into(), ..one.clone() };
         assert_eq!(one.digest(), other.digest());
     }
 
@@ -124,16 +106,8 @@ mod tests {
     #[test]
     fn neighbouring_fields_do_not_run_into_each_other() {
         let base = submission();
-        let one = Submission {
-            handler: "ab".into(),
-            handler_version: "c".into(),
-            ..base.clone()
-        };
-        let other = Submission {
-            handler: "a".into(),
-            handler_version: "bc".into(),
-            ..base
-        };
+        let one = Submission { handler: "ab".into(), handler_version: "c".into(), ..base.clone() };
+        let other = Submission { handler: "a".into(), handler_version: "bc".into(), ..base };
         assert_ne!(one.digest(), other.digest());
     }
 

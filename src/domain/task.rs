@@ -152,8 +152,7 @@ impl Task {
 
     /// The moment at which a waiting task can no longer be claimed: min(deadline, `start_before`).
     pub fn expires_at(&self) -> Moment {
-        self.start_before
-            .map_or(self.deadline_at, |s| s.min(self.deadline_at))
+        self.start_before.map_or(self.deadline_at, |s| s.min(self.deadline_at))
     }
 
     /// Whether nothing may be retried automatically any more.
@@ -176,8 +175,7 @@ impl Task {
     /// The current attempt's lease, if this names it.
     pub fn lease_of(&self, attempt: AttemptRef) -> Option<&Lease> {
         let current: Epoch = self.attempt_count;
-        self.lease()
-            .filter(|l| l.attempt_id == attempt.attempt_id && current == attempt.epoch)
+        self.lease().filter(|l| l.attempt_id == attempt.attempt_id && current == attempt.epoch)
     }
 
     /// The lease of an attempt as of `now`. Equal to `lease_until` is too late.

@@ -19,10 +19,7 @@ pub(super) trait Code: Sized + Copy + 'static {
 
     /// The value of a stored number.
     fn from_code(code: i64) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .find(|(_, c)| *c == code)
-            .map(|(value, _)| *value)
+        Self::ALL.iter().find(|(_, c)| *c == code).map(|(value, _)| *value)
     }
 }
 

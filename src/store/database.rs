@@ -115,10 +115,7 @@ impl Database {
         };
         let place = target.place();
         let open_error = |error: DbErr| target.open_error(&place, &error);
-        let reads = target
-            .connect(&PoolSize(options.read_connections))
-            .await
-            .map_err(open_error)?;
+        let reads = target.connect(&PoolSize(options.read_connections)).await.map_err(open_error)?;
         let writes = match target {
             Target::MySql { .. } => reads.clone(),
             Target::Sqlite { .. } => target.connect(&PoolSize(1)).await.map_err(open_error)?,
@@ -134,9 +131,7 @@ impl Database {
             closing: TaskTracker::new(),
             _lock_file: lock_file,
         };
-        let this = Self {
-            inner: Arc::new(inner),
-        };
+        let this = Self { inner: Arc::new(inner) };
         this.check_writable().await?;
         Ok(this)
     }
@@ -146,16 +141,12 @@ impl Database {
         let db = self.writes_connection();
         match self.dialect() {
             Dialect::MySql | Dialect::MariaDb => {
-                let statement = self
-                    .dialect()
-                    .statement("SELECT @@global.read_only AS read_only", vec![]);
+                let statement = self.dialect().statement("SELECT @@global.read_only AS read_only", vec![]);
                 let row = db
                     .query_one_raw(statement)
                     .await
                     .map_err(|e| self.inner.target.open_error(&place, &e))?;
-                let read_only = row
-                    .and_then(|r| r.try_get::<i64>("", "read_only").ok())
-                    .unwrap_or(0);
+                let read_only = row.and_then(|r| r.try_get::<i64>("", "read_only").ok()).unwrap_or(0);
                 if read_only != 0 {
                     return Err(OpenError::ReadOnly(place));
                 }
@@ -227,8 +218,7 @@ impl Database {
                 Err(_) => Err(Fault::Away(DbErr::Custom("time-out".to_owned()))),
             }
         });
-        task.await
-            .unwrap_or_else(|e| Err(Fault::Permanent(DbErr::Custom(e.to_string()))))
+        task.await.unwrap_or_else(|e| Err(Fault::Permanent(DbErr::Custom(e.to_string()))))
     }
 
     /// A connection for one lane.
@@ -246,10 +236,7 @@ impl Database {
 
 impl Target {
     fn parse(url: &str) -> Result<Self, OpenError> {
-        if let Some(path) = url
-            .strip_prefix("sqlite://")
-            .or_else(|| url.strip_prefix("sqlite:"))
-        {
+        if let Some(path) = url.strip_prefix("sqlite://").or_else(|| url.strip_prefix("sqlite:")) {
             let path = path.split('?').next().unwrap_or_default();
             if path.is_empty() || path == ":memory:" {
                 return Err(OpenError::BadUrl(
@@ -347,23 +334,13 @@ impl Target {
         };
         let statement = Dialect::MySql.statement("SELECT VERSION() AS version", vec![]);
         let row = connection.query_one_raw(statement).await?;
-        let version: String = row
-            .map(|r| r.try_get("", "version"))
-            .transpose()?
-            .unwrap_or_default();
-        Ok(if version.contains("MariaDB") {
-            Dialect::MariaDb
-        } else {
-            Dialect::MySql
-        })
+        let version: String = row.map(|r| r.try_get("", "version")).transpose()?.unwrap_or_default();
+        Ok(if version.contains("MariaDB") { Dialect::MariaDb } else { Dialect::MySql })
     }
 
     fn open_error(&self, place: &str, error: &DbErr) -> OpenError {
         if let Self::Sqlite { path } = self {
-            return OpenError::File {
-                path: path.clone(),
-                why: sqlite_reason(error),
-            };
+            return OpenError::File { path: path.clone(), why: sqlite_reason(error) };
         }
         let place = place.to_owned();
         let sqlx_error = match error {
@@ -373,19 +350,16 @@ impl Target {
             _ => return OpenError::Unreachable(place),
         };
         let number = match sqlx_error {
-            sqlx::Error::Database(e) => e
-                .try_downcast_ref::<MySqlDatabaseError>()
-                .map(MySqlDatabaseError::number),
+            sqlx::Error::Database(e) => {
+                e.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number)
+            }
             _ => None,
         };
         match number {
             Some(1044 | 1045 | 1698) => OpenError::AccessDenied(place),
             Some(1049) => OpenError::NoSuchDatabase(place),
             Some(1290 | 1792 | 1836) => OpenError::ReadOnly(place),
-            Some(number) => OpenError::Other {
-                place,
-                why: format!("MySQL error {number}"),
-            },
+            Some(number) => OpenError::Other { place, why: format!("MySQL error {number}") },
             None => OpenError::Unreachable(place),
         }
     }
@@ -406,16 +380,9 @@ fn sqlite_reason(error: &DbErr) -> String {
 fn lock(path: &Path) -> Result<File, OpenError> {
     let mut lock_path = path.as_os_str().to_owned();
     lock_path.push(".lock");
-    let file_error = |e: std::io::Error| OpenError::File {
-        path: path.to_owned(),
-        why: e.to_string(),
-    };
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(lock_path)
-        .map_err(file_error)?;
+    let file_error = |e: std::io::Error| OpenError::File { path: path.to_owned(), why: e.to_string() };
+    let file =
+        File::options().create(true).truncate(false).write(true).open(lock_path).map_err(file_error)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::FileInUse(path.to_owned())),

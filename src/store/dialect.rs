@@ -128,8 +128,7 @@ impl Dialect {
         let matches = join(keys, " AND ", |name| format!("t.{name} = v.k_{name}"));
         let names = |v: &str| -> Vec<String> {
             let keys = keys.iter().map(|(n, _)| format!("{v}k_{n}"));
-            keys.chain(sets.iter().map(|(n, _)| format!("{v}s_{n}")))
-                .collect()
+            keys.chain(sets.iter().map(|(n, _)| format!("{v}s_{n}"))).collect()
         };
         let (size, values) = padded(rows, &columns);
         let sql = match self {
@@ -158,10 +157,8 @@ impl Dialect {
                 join(keys, " AND ", |name| format!("t.{name} = v.k_{name}")),
             ),
             Self::Sqlite => {
-                let mut sql = format!(
-                    "DELETE FROM {table} WHERE ({}) IN (VALUES ",
-                    join(keys, ", ", str::to_owned)
-                );
+                let mut sql =
+                    format!("DELETE FROM {table} WHERE ({}) IN (VALUES ", join(keys, ", ", str::to_owned));
                 push_tuples(&mut sql, keys.len(), size);
                 sql.push(')');
                 sql
@@ -180,11 +177,8 @@ impl Dialect {
                 debug_assert_eq!(row.matches('?').count(), casts.len());
                 let row = format!("ROW({})", casts.join(", "));
                 let rows = vec![row; size].join(", ");
-                let select: Vec<String> = names
-                    .iter()
-                    .enumerate()
-                    .map(|(i, n)| format!("column_{i} AS {n}"))
-                    .collect();
+                let select: Vec<String> =
+                    names.iter().enumerate().map(|(i, n)| format!("column_{i} AS {n}")).collect();
                 format!("SELECT {} FROM (VALUES {rows}) AS r", select.join(", "))
             }
             Self::MariaDb | Self::Sqlite => {
@@ -194,11 +188,7 @@ impl Dialect {
                         .iter()
                         .zip(names)
                         .map(|((_, kind), n)| {
-                            let value = if self == Self::Sqlite {
-                                "?".to_owned()
-                            } else {
-                                kind.cast()
-                            };
+                            let value = if self == Self::Sqlite { "?".to_owned() } else { kind.cast() };
                             if i == 0 { format!("{value} AS {n}") } else { value }
                         })
                         .collect();
@@ -279,9 +269,5 @@ fn push_tuples(sql: &mut String, width: usize, count: usize) {
 }
 
 fn join(columns: &[(&str, Kind)], separator: &str, f: impl Fn(&str) -> String) -> String {
-    columns
-        .iter()
-        .map(|(name, _)| f(name))
-        .collect::<Vec<_>>()
-        .join(separator)
+    columns.iter().map(|(name, _)| f(name)).collect::<Vec<_>>().join(separator)
 }

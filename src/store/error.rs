@@ -42,12 +42,7 @@ pub struct Inconsistency {
 impl Inconsistency {
     /// Names a row.
     pub fn new(table: &'static str, column: &'static str, id: impl ToString, why: impl Into<String>) -> Self {
-        Self {
-            table,
-            column,
-            id: id.to_string(),
-            why: why.into(),
-        }
+        Self { table, column, id: id.to_string(), why: why.into() }
     }
 }
 
@@ -132,9 +127,9 @@ impl From<DbErr> for CommitFault {
         let number = match &error {
             DbErr::Exec(RuntimeErr::SqlxError(e)) | DbErr::Query(RuntimeErr::SqlxError(e)) => {
                 match e.as_ref() {
-                    sqlx::Error::Database(e) => e
-                        .try_downcast_ref::<MySqlDatabaseError>()
-                        .map(MySqlDatabaseError::number),
+                    sqlx::Error::Database(e) => {
+                        e.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number)
+                    }
                     _ => None,
                 }
             }

@@ -53,8 +53,7 @@ impl Needs {
     /// A message about an attempt: its task locked, its receipts at hand, its lease judged.
     pub fn message(&mut self, attempt: AttemptRef) {
         self.tasks.insert(attempt.task_id);
-        self.attempts
-            .insert((attempt.task_id, attempt.epoch, attempt.attempt_id));
+        self.attempts.insert((attempt.task_id, attempt.epoch, attempt.attempt_id));
         self.judges_leases = true;
     }
 
@@ -108,9 +107,7 @@ impl Loader<'_> {
 
     async fn all<R: FromQueryResult>(&self, sql: String, values: Vec<Value>) -> Result<Vec<R>, Fault> {
         let rows = self.rows(self.dialect.statement(sql, values)).await?;
-        rows.iter()
-            .map(|row| R::from_query_result(row, "").map_err(Fault::Permanent))
-            .collect()
+        rows.iter().map(|row| R::from_query_result(row, "").map_err(Fault::Permanent)).collect()
     }
 
     async fn rows(&self, statement: Statement) -> Result<Vec<QueryResult>, Fault> {
@@ -129,10 +126,7 @@ impl Loader<'_> {
                 format!("SELECT {QUEUE_COLUMNS} FROM queues WHERE queue_id IN {list} ORDER BY id{lock}");
             for row in self.all::<QueueRow>(sql, values).await? {
                 let queue = row.into_queue()?;
-                let entry = QueueEntry {
-                    loaded: Some(queue.clone()),
-                    queue,
-                };
+                let entry = QueueEntry { loaded: Some(queue.clone()), queue };
                 ws.queues.insert(entry.queue.queue_id.clone(), entry);
             }
         }
@@ -154,9 +148,7 @@ impl Loader<'_> {
                 let guard = format!(
                     "UPDATE queues SET claim_count = claim_count + 1 WHERE max_running > 0 AND id IN {list}"
                 );
-                self.tx
-                    .execute_raw(self.dialect.statement(guard, values.clone()))
-                    .await?;
+                self.tx.execute_raw(self.dialect.statement(guard, values.clone())).await?;
             }
             let lock = self.dialect.for_share();
             let sql = format!("SELECT {QUEUE_COLUMNS} FROM queues WHERE id IN {list} ORDER BY id{lock}");
@@ -165,13 +157,7 @@ impl Loader<'_> {
                 if queue.max_running > 0 {
                     limited.push((queue.no, queue.max_running));
                 }
-                ws.claim_queues.insert(
-                    queue.no,
-                    ClaimQueue {
-                        open: !queue.paused,
-                        free: None,
-                    },
-                );
+                ws.claim_queues.insert(queue.no, ClaimQueue { open: !queue.paused, free: None });
             }
         }
         Ok(limited)
@@ -181,13 +167,9 @@ impl Loader<'_> {
     async fn permits(&self, limited: &[(QueueNo, u32)], ws: &mut WorkingSet) -> Result<(), Fault> {
         for (queue, max_running) in limited {
             let sql = "SELECT COUNT(*) AS held FROM leases WHERE queue = ?";
-            let rows = self
-                .rows(self.dialect.statement(sql, vec![queue.0.into()]))
-                .await?;
-            let held = rows
-                .first()
-                .map_or(Ok(0), |r| r.try_get::<i64>("", "held"))
-                .map_err(Fault::Permanent)?;
+            let rows = self.rows(self.dialect.statement(sql, vec![queue.0.into()])).await?;
+            let held =
+                rows.first().map_or(Ok(0), |r| r.try_get::<i64>("", "held")).map_err(Fault::Permanent)?;
             let held = u32::try_from(held).unwrap_or(u32::MAX);
             if let Some(seen) = ws.claim_queues.get_mut(queue) {
                 seen.free = Some(max_running.saturating_sub(held));
@@ -204,11 +186,8 @@ impl Loader<'_> {
              WHERE t.task_id IN {list} ORDER BY t.task_id{lock}"
         );
         let rows: Vec<TaskRow> = self.all(sql, values).await?;
-        let unknown: Vec<RouteNo> = rows
-            .iter()
-            .map(|r| RouteNo(r.route))
-            .filter(|r| self.routes.get(*r).is_none())
-            .collect();
+        let unknown: Vec<RouteNo> =
+            rows.iter().map(|r| RouteNo(r.route)).filter(|r| self.routes.get(*r).is_none()).collect();
         if !unknown.is_empty() {
             self.routes.load(self.tx, self.dialect).await?;
         }
@@ -238,9 +217,7 @@ impl Loader<'_> {
                 self.dialect.now(),
                 self.dialect.for_update_skip_locked(),
             );
-            let rows = self
-                .rows(self.dialect.statement(sql, vec![route.0.into(), limit.into()]))
-                .await?;
+            let rows = self.rows(self.dialect.statement(sql, vec![route.0.into(), limit.into()])).await?;
             let ids: Result<Vec<Uuid>, _> = rows.iter().map(|r| r.try_get("", "task_id")).collect();
             found.push((*route, ids.map_err(Fault::Permanent)?));
         }
@@ -250,11 +227,7 @@ impl Loader<'_> {
         }
         for (route, ids) in found {
             // Oldest first, taken from the end. What somebody else has locked is left out.
-            let mine = ids
-                .into_iter()
-                .map(TaskId)
-                .filter(|id| ws.tasks.contains_key(id))
-                .rev();
+            let mine = ids.into_iter().map(TaskId).filter(|id| ws.tasks.contains_key(id)).rev();
             ws.candidates.insert(route, mine.collect());
         }
         Ok(())
@@ -286,23 +259,12 @@ impl Loader<'_> {
     /// Ids of ended attempts, for messages that do not name the current one.
     async fn ended_attempts(&self, needs: &Needs, ws: &mut WorkingSet) -> Result<(), Fault> {
         let is_current = |&(task_id, epoch, attempt_id): &(TaskId, Epoch, AttemptId)| {
-            let attempt = AttemptRef {
-                task_id,
-                attempt_id,
-                epoch,
-            };
+            let attempt = AttemptRef { task_id, attempt_id, epoch };
             ws.task(task_id).is_none_or(|t| t.lease_of(attempt).is_some())
         };
-        let others: BTreeSet<(TaskId, Epoch)> = needs
-            .attempts
-            .iter()
-            .filter(|a| !is_current(a))
-            .map(|(t, e, _)| (*t, *e))
-            .collect();
-        let tuples: Vec<Vec<Value>> = others
-            .iter()
-            .map(|(t, e)| vec![t.0.into(), (*e).into()])
-            .collect();
+        let others: BTreeSet<(TaskId, Epoch)> =
+            needs.attempts.iter().filter(|a| !is_current(a)).map(|(t, e, _)| (*t, *e)).collect();
+        let tuples: Vec<Vec<Value>> = others.iter().map(|(t, e)| vec![t.0.into(), (*e).into()]).collect();
         for tuples in tuples.chunks(ROWS_MAX) {
             let (list, values) = self.dialect.in_tuples(tuples);
             let sql =
@@ -321,11 +283,8 @@ impl Loader<'_> {
     }
 
     async fn keys(&self, needs: &Needs, ws: &mut WorkingSet) -> Result<(), Fault> {
-        let tuples: Vec<Vec<Value>> = needs
-            .keys
-            .iter()
-            .map(|(p, k)| vec![(&**p).into(), k.as_str().into()])
-            .collect();
+        let tuples: Vec<Vec<Value>> =
+            needs.keys.iter().map(|(p, k)| vec![(&**p).into(), k.as_str().into()]).collect();
         for tuples in tuples.chunks(ROWS_MAX) {
             let (list, values) = self.dialect.in_tuples(tuples);
             let sql = format!(
@@ -334,10 +293,7 @@ impl Loader<'_> {
             );
             for row in self.all::<KeyRow>(sql, values).await? {
                 let digest = digest(&Distrust::new("tasks", row.task_id), row.digest)?;
-                let hit = KeyHit {
-                    task_id: TaskId(row.task_id),
-                    digest,
-                };
+                let hit = KeyHit { task_id: TaskId(row.task_id), digest };
                 ws.keys.insert((row.principal.into(), row.idempotency_key), hit);
             }
         }
@@ -345,11 +301,8 @@ impl Loader<'_> {
     }
 
     async fn requests(&self, needs: &Needs, ws: &mut WorkingSet) -> Result<(), Fault> {
-        let tuples: Vec<Vec<Value>> = needs
-            .requests
-            .iter()
-            .map(|(p, r)| vec![(&**p).into(), r.0.into()])
-            .collect();
+        let tuples: Vec<Vec<Value>> =
+            needs.requests.iter().map(|(p, r)| vec![(&**p).into(), r.0.into()]).collect();
         for tuples in tuples.chunks(ROWS_MAX) {
             let (list, values) = self.dialect.in_tuples(tuples);
             let sql = format!(
@@ -361,25 +314,17 @@ impl Loader<'_> {
                 let answer = super::save::queue_from_json(&row.answer)
                     .ok_or_else(|| Inconsistency::new("requests", "answer", id, "cannot be read"))?;
                 let digest = digest(&Distrust::new("requests", id), row.digest)?;
-                ws.requests
-                    .insert((row.principal.into(), id), StoredRequest { digest, answer });
+                ws.requests.insert((row.principal.into(), id), StoredRequest { digest, answer });
             }
         }
         Ok(())
     }
 
     async fn time(&self, ws: &mut WorkingSet) -> Result<Moment, Fault> {
-        let sql = format!(
-            "SELECT {} AS now, last_seen FROM cluster WHERE id = 1",
-            self.dialect.now()
-        );
+        let sql = format!("SELECT {} AS now, last_seen FROM cluster WHERE id = 1", self.dialect.now());
         let row = self.tx.query_one_raw(self.dialect.statement(sql, vec![])).await?;
         let row = row.ok_or_else(|| Inconsistency::new("cluster", "id", 1, "is missing"))?;
-        let get = |c| {
-            row.try_get::<i64>("", c)
-                .map(Moment::from_micros)
-                .map_err(Fault::Permanent)
-        };
+        let get = |c| row.try_get::<i64>("", c).map(Moment::from_micros).map_err(Fault::Permanent);
         ws.now = get("now")?;
         get("last_seen")
     }

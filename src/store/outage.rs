@@ -65,15 +65,10 @@ impl Database {
             return Ok(LastSeen::Recent);
         }
         let sql = "SELECT last_seen FROM cluster WHERE id = 1";
-        let row = self
-            .reads_connection()
-            .query_one_raw(dialect.statement(sql, vec![]))
-            .await?;
+        let row = self.reads_connection().query_one_raw(dialect.statement(sql, vec![])).await?;
         let row = row.ok_or_else(|| Inconsistency::new("cluster", "id", 1, "is missing"))?;
         let last_seen = row.try_get("", "last_seen").map_err(Fault::Permanent)?;
-        self.extend_leases(terms, Moment::from_micros(last_seen))
-            .await
-            .map(LastSeen::Extended)
+        self.extend_leases(terms, Moment::from_micros(last_seen)).await.map(LastSeen::Extended)
     }
 
     /// Gives every lease that was alive at `last_seen` a full new term, in one transaction that only one node wins. The
@@ -88,9 +83,7 @@ impl Database {
         };
         let tx = self.writes_connection().begin_with_options(options).await?;
         let claim = format!("UPDATE cluster SET last_seen = {now} WHERE id = 1 AND last_seen = ?");
-        let won = tx
-            .execute_raw(dialect.statement(claim, vec![last_seen.micros().into()]))
-            .await?;
+        let won = tx.execute_raw(dialect.statement(claim, vec![last_seen.micros().into()])).await?;
         if won.rows_affected() != 1 {
             tx.rollback().await?;
             return Ok(0);
@@ -102,15 +95,9 @@ impl Database {
             dialect.greatest("lease_until", &until)
         );
         let us = |ms: u32| i64::from(ms) * 1_000;
-        let values = vec![
-            us(terms.start_window_ms).into(),
-            us(terms.lease_ms).into(),
-            last_seen.micros().into(),
-        ];
-        let extended = tx
-            .execute_raw(dialect.statement(sql, values))
-            .await?
-            .rows_affected();
+        let values =
+            vec![us(terms.start_window_ms).into(), us(terms.lease_ms).into(), last_seen.micros().into()];
+        let extended = tx.execute_raw(dialect.statement(sql, values)).await?.rows_affected();
         tx.commit().await?;
         if extended > 0 {
             tracing::warn!(

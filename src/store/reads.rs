@@ -131,16 +131,8 @@ struct SubmittedRow {
 impl Database {
     /// A task, with its payload and result if asked for; none if there is none.
     pub async fn task(&self, id: TaskId, with_texts: bool) -> Result<Option<TaskRecord>, Fault> {
-        let payload = if with_texts {
-            "p.payload"
-        } else {
-            "NULL AS payload"
-        };
-        let payload_join = if with_texts {
-            "LEFT JOIN payloads p ON p.task_id = t.task_id"
-        } else {
-            ""
-        };
+        let payload = if with_texts { "p.payload" } else { "NULL AS payload" };
+        let payload_join = if with_texts { "LEFT JOIN payloads p ON p.task_id = t.task_id" } else { "" };
         // One statement, so that task and lease are of one moment.
         let sql = format!(
             "SELECT {TASK_COLUMNS}, t.idempotency_key, t.payload_version, t.not_before, {payload} FROM tasks t \
@@ -153,9 +145,7 @@ impl Database {
         let task = TaskRow::from_query_result(&row, "").map_err(Fault::Permanent)?;
         let no = RouteNo(task.route);
         if self.routes().get(no).is_none() {
-            self.routes()
-                .load(self.reads_connection(), self.dialect())
-                .await?;
+            self.routes().load(self.reads_connection(), self.dialect()).await?;
         }
         let info = Distrust::new("tasks", id).present("route", self.routes().get(no))?;
         let task = task.into_task(info.route)?;
@@ -186,9 +176,7 @@ impl Database {
             }
             (State::Succeeded { .. }, _) if with_texts => {
                 let sql = "SELECT result FROM attempts WHERE task_id = ? AND epoch = ?";
-                let row = self
-                    .one(sql, vec![task.id.0.into(), task.attempt_count.into()])
-                    .await?;
+                let row = self.one(sql, vec![task.id.0.into(), task.attempt_count.into()]).await?;
                 let result = row.and_then(|r| r.try_get::<Option<String>>("", "result").ok().flatten());
                 let result = result.ok_or_else(|| {
                     Inconsistency::new("attempts", "result", task.id, "of a success is missing")
@@ -208,22 +196,12 @@ impl Database {
         let reported = match self.one(sql, vec![task.id.0.into()]).await? {
             Some(row) => {
                 let text = |c| row.try_get::<Option<String>>("", c).map_err(Fault::Permanent);
-                task_error(
-                    text("error_code")?,
-                    text("error_message")?,
-                    text("error_details")?,
-                )
+                task_error(text("error_code")?, text("error_message")?, text("error_details")?)
             }
             None => None,
         };
-        let decision = task
-            .last_decision
-            .map_or("FAILED", crate::domain::decide::Decision::name);
-        Ok(reported.unwrap_or_else(|| TaskError {
-            code: decision.into(),
-            message: "".into(),
-            details: None,
-        }))
+        let decision = task.last_decision.map_or("FAILED", crate::domain::decide::Decision::name);
+        Ok(reported.unwrap_or_else(|| TaskError { code: decision.into(), message: "".into(), details: None }))
     }
 
     /// A page of a task's attempts, oldest first, after an epoch; none if there is no such task. The page ends at `limit`
@@ -245,18 +223,13 @@ impl Database {
             let sql = format!(
                 "SELECT {ATTEMPT_COLUMNS} FROM attempts WHERE task_id = ? AND epoch > ? ORDER BY epoch LIMIT 3"
             );
-            let rows = self
-                .all::<AttemptRow>(&sql, vec![id.0.into(), last.into()])
-                .await?;
+            let rows = self.all::<AttemptRow>(&sql, vec![id.0.into(), last.into()]).await?;
             let end = rows.len() < 3;
             for row in rows {
                 let attempt = row.into_attempt()?;
                 let evidence = self.evidence(id, attempt.epoch).await?;
                 bytes += attempt_bytes(&attempt)
-                    + evidence
-                        .iter()
-                        .map(|e| e.message.report.bytes() + 200)
-                        .sum::<usize>();
+                    + evidence.iter().map(|e| e.message.report.bytes() + 200).sum::<usize>();
                 if !attempts.is_empty() && (attempts.len() >= limit as usize || bytes > bytes_max) {
                     next = Some(last);
                     break 'pages;
@@ -269,9 +242,7 @@ impl Database {
             }
         }
         if next.is_none() {
-            next = self
-                .live_attempt(&record.task, last, limit, bytes_max, bytes, &mut attempts)
-                .await?;
+            next = self.live_attempt(&record.task, last, limit, bytes_max, bytes, &mut attempts).await?;
         }
         Ok(Some(AttemptPage { attempts, next }))
     }
@@ -297,20 +268,11 @@ impl Database {
             return Ok(None);
         }
         let evidence = self.evidence(task.id, epoch).await?;
-        let bytes = bytes
-            + evidence
-                .iter()
-                .map(|e| e.message.report.bytes() + 200)
-                .sum::<usize>();
+        let bytes = bytes + evidence.iter().map(|e| e.message.report.bytes() + 200).sum::<usize>();
         if !attempts.is_empty() && (attempts.len() >= limit as usize || bytes > bytes_max) {
             return Ok(Some(last));
         }
-        attempts.push(AttemptRecord::Live {
-            epoch,
-            lease: lease.clone(),
-            started_at,
-            evidence,
-        });
+        attempts.push(AttemptRecord::Live { epoch, lease: lease.clone(), started_at, evidence });
         Ok(None)
     }
 
@@ -318,13 +280,8 @@ impl Database {
         let sql = format!(
             "SELECT {EVIDENCE_COLUMNS} FROM evidence WHERE task_id = ? AND epoch = ? ORDER BY ordinal"
         );
-        let rows = self
-            .all::<EvidenceRow>(&sql, vec![id.0.into(), epoch.into()])
-            .await?;
-        Ok(rows
-            .into_iter()
-            .map(EvidenceRow::into_record)
-            .collect::<Result<_, _>>()?)
+        let rows = self.all::<EvidenceRow>(&sql, vec![id.0.into(), epoch.into()]).await?;
+        Ok(rows.into_iter().map(EvidenceRow::into_record).collect::<Result<_, _>>()?)
     }
 
     /// Payloads of claimed tasks.
@@ -359,13 +316,8 @@ impl Database {
     /// Queues by name, bytewise, after a name.
     pub async fn queues(&self, after: &str, limit: u32) -> Result<Vec<Queue>, Fault> {
         let sql = format!("SELECT {QUEUE_COLUMNS} FROM queues WHERE queue_id > ? ORDER BY queue_id LIMIT ?");
-        let rows = self
-            .all::<QueueRow>(&sql, vec![after.into(), limit.into()])
-            .await?;
-        Ok(rows
-            .into_iter()
-            .map(QueueRow::into_queue)
-            .collect::<Result<_, _>>()?)
+        let rows = self.all::<QueueRow>(&sql, vec![after.into(), limit.into()]).await?;
+        Ok(rows.into_iter().map(QueueRow::into_queue).collect::<Result<_, _>>()?)
     }
 
     /// How busy a queue is.
@@ -374,17 +326,10 @@ impl Database {
         let cap: Value = (COUNT_MAX + 1).into();
         let count = |sql: &'static str, values: Vec<Value>| async move {
             let row = self.one(sql, values).await?;
-            let n = row
-                .map(|r| r.try_get::<i64>("", "n"))
-                .transpose()
-                .map_err(Fault::Permanent)?;
+            let n = row.map(|r| r.try_get::<i64>("", "n")).transpose().map_err(Fault::Permanent)?;
             Ok::<u32, Fault>(n.and_then(|n| u32::try_from(n).ok()).unwrap_or(0))
         };
-        let running = count(
-            "SELECT COUNT(*) AS n FROM leases WHERE queue = ?",
-            vec![no.clone()],
-        )
-        .await?;
+        let running = count("SELECT COUNT(*) AS n FROM leases WHERE queue = ?", vec![no.clone()]).await?;
         let waiting = count(
             "SELECT COUNT(*) AS n FROM (SELECT 1 FROM ready w JOIN routes r ON r.id = w.route \
              WHERE r.queue = ? LIMIT ?) AS some",
@@ -423,24 +368,16 @@ impl Database {
     }
 
     async fn one(&self, sql: &str, values: Vec<Value>) -> Result<Option<QueryResult>, Fault> {
-        Ok(self
-            .reads_connection()
-            .query_one_raw(self.dialect().statement(sql, values))
-            .await?)
+        Ok(self.reads_connection().query_one_raw(self.dialect().statement(sql, values)).await?)
     }
 
     async fn rows(&self, sql: &str, values: Vec<Value>) -> Result<Vec<QueryResult>, Fault> {
-        Ok(self
-            .reads_connection()
-            .query_all_raw(self.dialect().statement(sql, values))
-            .await?)
+        Ok(self.reads_connection().query_all_raw(self.dialect().statement(sql, values)).await?)
     }
 
     async fn all<R: FromQueryResult>(&self, sql: &str, values: Vec<Value>) -> Result<Vec<R>, Fault> {
         let rows = self.rows(sql, values).await?;
-        rows.iter()
-            .map(|row| R::from_query_result(row, "").map_err(Fault::Permanent))
-            .collect()
+        rows.iter().map(|row| R::from_query_result(row, "").map_err(Fault::Permanent)).collect()
     }
 }
 

@@ -49,33 +49,17 @@ struct RouteRow {
 impl Routes {
     /// What a number stands for.
     pub fn get(&self, no: RouteNo) -> Option<RouteInfo> {
-        self.known
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .by_no
-            .get(&no)
-            .cloned()
+        self.known.read().unwrap_or_else(PoisonError::into_inner).by_no.get(&no).cloned()
     }
 
     /// All routes known so far.
     pub fn all(&self) -> Vec<RouteInfo> {
-        self.known
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .by_no
-            .values()
-            .cloned()
-            .collect()
+        self.known.read().unwrap_or_else(PoisonError::into_inner).by_no.values().cloned().collect()
     }
 
     fn find(&self, queue_id: &str, handler: &str, version: &str) -> Option<Route> {
         let key = (queue_id.into(), handler.into(), version.into());
-        self.known
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .by_name
-            .get(&key)
-            .copied()
+        self.known.read().unwrap_or_else(PoisonError::into_inner).by_name.get(&key).copied()
     }
 
     /// Reads all routes.
@@ -88,21 +72,14 @@ impl Routes {
         let rows = rows.map_err(Fault::Permanent)?;
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         for row in rows {
-            let route = Route {
-                route: RouteNo(row.id),
-                queue: QueueNo(row.queue),
-            };
+            let route = Route { route: RouteNo(row.id), queue: QueueNo(row.queue) };
             let info = RouteInfo {
                 route,
                 queue_id: row.queue_id.into(),
                 handler: row.handler.into(),
                 handler_version: row.handler_version.into(),
             };
-            let key = (
-                info.queue_id.clone(),
-                info.handler.clone(),
-                info.handler_version.clone(),
-            );
+            let key = (info.queue_id.clone(), info.handler.clone(), info.handler_version.clone());
             known.by_name.insert(key, route);
             known.by_no.insert(route.route, info);
         }

@@ -83,10 +83,7 @@ pub(super) struct Distrust {
 
 impl Distrust {
     pub(super) fn new(table: &'static str, id: impl ToString) -> Self {
-        Self {
-            table,
-            id: id.to_string(),
-        }
+        Self { table, id: id.to_string() }
     }
 
     fn error(&self, column: &'static str, why: impl Into<String>) -> Inconsistency {
@@ -127,12 +124,10 @@ impl TaskRow {
         let name: StateName = row.code("state", self.state)?;
         let verdict = match (&self.result, &self.error_code) {
             (Some(result), None) => Some(OperatorVerdict::Result(JsonText::stored(result.clone()))),
-            (None, Some(_)) => task_error(
-                self.error_code.clone(),
-                self.error_message.clone(),
-                self.error_details.clone(),
-            )
-            .map(OperatorVerdict::Error),
+            (None, Some(_)) => {
+                task_error(self.error_code.clone(), self.error_message.clone(), self.error_details.clone())
+                    .map(OperatorVerdict::Error)
+            }
             (None, None) => None,
             (Some(_), Some(_)) => return Err(row.error("result", "stands beside an error")),
         };
@@ -171,10 +166,7 @@ impl TaskRow {
         let lease_missing = self.l_attempt_id.is_none();
         let needs_lease = matches!(name, StateName::Leased | StateName::Running);
         if needs_lease == lease_missing {
-            return Err(row.error(
-                "state",
-                format!("{name:?} does not go with the task's row in leases"),
-            ));
+            return Err(row.error("state", format!("{name:?} does not go with the task's row in leases")));
         }
         let completed_at = self.completed_at;
         let completed = || row.present("completed_at", completed_at).map(Moment::from_micros);
@@ -185,30 +177,18 @@ impl TaskRow {
             StateName::Leased => State::Leased(self.into_lease(row)?),
             StateName::Running => {
                 let started_at = Moment::from_micros(row.present("leases.started_at", self.l_started_at)?);
-                State::Running {
-                    lease: self.into_lease(row)?,
-                    started_at,
-                }
+                State::Running { lease: self.into_lease(row)?, started_at }
             }
-            StateName::Succeeded => State::Succeeded {
-                completed_at: completed()?,
-            },
-            StateName::Failed => State::Failed {
-                completed_at: completed()?,
-            },
-            StateName::Canceled => State::Canceled {
-                completed_at: completed()?,
-            },
+            StateName::Succeeded => State::Succeeded { completed_at: completed()? },
+            StateName::Failed => State::Failed { completed_at: completed()? },
+            StateName::Canceled => State::Canceled { completed_at: completed()? },
             StateName::NeedsReview => State::NeedsReview,
         })
     }
 
     fn into_lease(self, row: &Distrust) -> Result<Lease, Inconsistency> {
         if self.l_epoch != Some(self.attempt_count) {
-            return Err(row.error(
-                "attempt_count",
-                format!("is not the lease's epoch, {:?}", self.l_epoch),
-            ));
+            return Err(row.error("attempt_count", format!("is not the lease's epoch, {:?}", self.l_epoch)));
         }
         Ok(Lease {
             attempt_id: AttemptId(row.present("leases.attempt_id", self.l_attempt_id)?),
@@ -285,10 +265,7 @@ impl ReceiptRow {
 
 /// A stored digest.
 pub(super) fn digest(row: &Distrust, bytes: Vec<u8>) -> Result<Digest, Inconsistency> {
-    bytes
-        .try_into()
-        .map(Digest)
-        .map_err(|_| row.error("digest", "does not have 32 bytes"))
+    bytes.try_into().map(Digest).map_err(|_| row.error("digest", "does not have 32 bytes"))
 }
 
 pub(super) const QUEUE_COLUMNS: &str = "id, queue_id, paused, max_running, revision, created_at, updated_at";
@@ -351,13 +328,12 @@ impl AttemptRow {
         let row = Distrust::new("attempts", self.attempt_id);
         let error = task_error(self.error_code, self.error_message, self.error_details);
         let end = match i64::from(self.state) {
-            attempt_state::SUCCEEDED => AttemptEnd::Succeeded {
-                result: JsonText::stored(row.present("result", self.result)?),
-            },
-            attempt_state::FAILED => AttemptEnd::Failed {
-                retryable: self.retryable,
-                error: row.present("error_code", error)?,
-            },
+            attempt_state::SUCCEEDED => {
+                AttemptEnd::Succeeded { result: JsonText::stored(row.present("result", self.result)?) }
+            }
+            attempt_state::FAILED => {
+                AttemptEnd::Failed { retryable: self.retryable, error: row.present("error_code", error)? }
+            }
             attempt_state::UNKNOWN => AttemptEnd::Unknown { error },
             attempt_state::UNSTARTED => AttemptEnd::Unstarted,
             attempt_state::CANCELED => AttemptEnd::Canceled { error },
@@ -413,13 +389,12 @@ impl EvidenceRow {
         let row = Distrust::new("evidence", self.message_id);
         let error = task_error(self.error_code, self.error_message, self.error_details);
         let report = match row.code("outcome", self.outcome)? {
-            Outcome::Succeeded => Report::Succeeded {
-                result: JsonText::stored(row.present("result", self.result)?),
-            },
-            Outcome::Failed => Report::Failed {
-                retryable: self.retryable,
-                error: row.present("error_code", error)?,
-            },
+            Outcome::Succeeded => {
+                Report::Succeeded { result: JsonText::stored(row.present("result", self.result)?) }
+            }
+            Outcome::Failed => {
+                Report::Failed { retryable: self.retryable, error: row.present("error_code", error)? }
+            }
             Outcome::Unknown => Report::Unknown { error },
             Outcome::Canceled => Report::Canceled { error },
         };
@@ -429,11 +404,7 @@ impl EvidenceRow {
             epoch: row.count("epoch", self.epoch)?,
         };
         Ok(super::reads::EvidenceRecord {
-            message: Finish {
-                message_id: MessageId(self.message_id),
-                attempt,
-                report,
-            },
+            message: Finish { message_id: MessageId(self.message_id), attempt, report },
             received_at: Moment::from_micros(self.received_at),
             session_id: SessionId(self.session_id),
             node_id: self.node_id,

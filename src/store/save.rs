@@ -60,61 +60,34 @@ impl Saver<'_> {
         for (_, entry) in entries {
             self.diff(entry, &mut rows);
         }
-        rows.attempts
-            .extend(ws.ended.iter().map(|(id, ended)| attempt_row(*id, ended)));
+        rows.attempts.extend(ws.ended.iter().map(|(id, ended)| attempt_row(*id, ended)));
         self.write(rows).await?;
-        self.insert(
-            "receipts",
-            RECEIPT_COLUMNS,
-            ws.receipts.iter().map(receipt_row).collect(),
-        )
-        .await?;
-        let evidence = ws
-            .evidence
-            .iter()
-            .map(|(e, session)| evidence_row(e, *session, &ws.node_id));
-        self.insert("evidence", EVIDENCE_COLUMNS, evidence.collect())
-            .await?;
-        self.insert(
-            "events",
-            EVENT_COLUMNS,
-            ws.events.iter().map(|(id, e)| event_row(*id, e)).collect(),
-        )
-        .await
+        self.insert("receipts", RECEIPT_COLUMNS, ws.receipts.iter().map(receipt_row).collect()).await?;
+        let evidence = ws.evidence.iter().map(|(e, session)| evidence_row(e, *session, &ws.node_id));
+        self.insert("evidence", EVIDENCE_COLUMNS, evidence.collect()).await?;
+        self.insert("events", EVENT_COLUMNS, ws.events.iter().map(|(id, e)| event_row(*id, e)).collect())
+            .await
     }
 
     async fn write(&self, rows: Rows) -> Result<(), Fault> {
         let id = [("task_id", Kind::Id)];
         self.insert("tasks", TASK_COLUMNS, rows.new_tasks).await?;
-        self.insert("payloads", &["task_id", "payload"], rows.payloads)
-            .await?;
+        self.insert("payloads", &["task_id", "payload"], rows.payloads).await?;
         let guard = [("task_id", Kind::Id), ("revision", Kind::Int)];
-        self.update("tasks", &guard, &TASK_SETS, rows.changed_tasks)
-            .await?;
+        self.update("tasks", &guard, &TASK_SETS, rows.changed_tasks).await?;
         for statement in rows.rare {
             self.expect("tasks", statement, 1).await?;
         }
         self.insert("attempts", ATTEMPT_COLUMNS, rows.attempts).await?;
         let epoch_guard = [("task_id", Kind::Id), ("epoch", Kind::Int)];
         self.delete("leases", &epoch_guard, rows.ended_leases).await?;
-        self.update("leases", &epoch_guard, &LEASE_SETS, rows.changed_leases)
-            .await?;
+        self.update("leases", &epoch_guard, &LEASE_SETS, rows.changed_leases).await?;
         self.insert("leases", LEASE_COLUMNS, rows.new_leases).await?;
-        let ready_key = [
-            ("route", Kind::Int),
-            ("available_at", Kind::Int),
-            ("task_id", Kind::Id),
-        ];
+        let ready_key = [("route", Kind::Int), ("available_at", Kind::Int), ("task_id", Kind::Id)];
         self.delete("ready", &ready_key, rows.old_ready).await?;
-        self.insert(
-            "ready",
-            &["route", "available_at", "task_id", "expires_at"],
-            rows.new_ready,
-        )
-        .await?;
+        self.insert("ready", &["route", "available_at", "task_id", "expires_at"], rows.new_ready).await?;
         self.delete("reviews", &id, rows.old_reviews).await?;
-        self.insert("reviews", &["task_id", "queue"], rows.new_reviews)
-            .await
+        self.insert("reviews", &["task_id", "queue"], rows.new_reviews).await
     }
 
     /// The rows of one task: its own if it changed, and those of the hot tables that its state brings and takes.
@@ -123,8 +96,7 @@ impl Saver<'_> {
         match (&entry.accepted, before) {
             (Some((submission, digest)), _) => {
                 rows.new_tasks.push(task_row(after, submission, *digest));
-                rows.payloads
-                    .push(vec![after.id.0.into(), submission.payload.as_str().into()]);
+                rows.payloads.push(vec![after.id.0.into(), submission.payload.as_str().into()]);
             }
             (None, Some(before)) if before.revision != after.revision => {
                 rows.changed_tasks.push(task_change_row(before, after));
@@ -134,8 +106,7 @@ impl Saver<'_> {
         }
         let (old, new) = (before.and_then(ready_row), ready_row(after));
         if old != new {
-            rows.old_ready
-                .extend(old.map(|(route, at, _)| vec![route.into(), at.into(), after.id.0.into()]));
+            rows.old_ready.extend(old.map(|(route, at, _)| vec![route.into(), at.into(), after.id.0.into()]));
             rows.new_ready.extend(new.map(|(route, at, expires)| {
                 vec![route.into(), at.into(), after.id.0.into(), expires.into()]
             }));
@@ -147,8 +118,7 @@ impl Saver<'_> {
                 }
             }
             (old, new) => {
-                rows.ended_leases
-                    .extend(old.map(|(_, _, epoch)| vec![after.id.0.into(), epoch.into()]));
+                rows.ended_leases.extend(old.map(|(_, _, epoch)| vec![after.id.0.into(), epoch.into()]));
                 if new.is_some() {
                     rows.new_leases.extend(lease_row(after));
                 }
@@ -156,9 +126,7 @@ impl Saver<'_> {
         }
         let in_review = |t: &Task| t.state.name() == StateName::NeedsReview;
         match (before.is_some_and(in_review), in_review(after)) {
-            (false, true) => rows
-                .new_reviews
-                .push(vec![after.id.0.into(), after.route.queue.0.into()]),
+            (false, true) => rows.new_reviews.push(vec![after.id.0.into(), after.route.queue.0.into()]),
             (true, false) => rows.old_reviews.push(vec![after.id.0.into()]),
             (false, false) | (true, true) => {}
         }
@@ -167,13 +135,7 @@ impl Saver<'_> {
     /// Columns that only cancels and operators change.
     fn rare_change(&self, before: &Task, after: &Task) -> Option<Statement> {
         let rare = |t: &Task| {
-            (
-                t.cancel.clone(),
-                t.verdict.clone(),
-                t.granted_attempts,
-                t.deadline_at,
-                t.start_before,
-            )
+            (t.cancel.clone(), t.verdict.clone(), t.granted_attempts, t.deadline_at, t.start_before)
         };
         if rare(before) == rare(after) {
             return None;
@@ -208,10 +170,7 @@ impl Saver<'_> {
         for entry in ws.queues.values() {
             let queue = &entry.queue;
             match &entry.loaded {
-                None => {
-                    self.insert("queues", QUEUE_COLUMNS, vec![queue_row(queue)])
-                        .await?
-                }
+                None => self.insert("queues", QUEUE_COLUMNS, vec![queue_row(queue)]).await?,
                 Some(loaded) if loaded != queue => {
                     let sql = "UPDATE queues SET paused = ?, max_running = ?, revision = ?, updated_at = ? \
                                WHERE id = ? AND revision = ?";
@@ -223,8 +182,7 @@ impl Saver<'_> {
                         queue.no.0.into(),
                         loaded.revision.into(),
                     ];
-                    self.expect("queues", self.dialect.statement(sql, values), 1)
-                        .await?;
+                    self.expect("queues", self.dialect.statement(sql, values), 1).await?;
                 }
                 Some(_) => {}
             }
@@ -241,14 +199,7 @@ impl Saver<'_> {
                 ws.now.micros().into(),
             ])
         });
-        let columns = &[
-            "principal",
-            "request_id",
-            "kind",
-            "digest",
-            "answer",
-            "created_at",
-        ];
+        let columns = &["principal", "request_id", "kind", "digest", "answer", "created_at"];
         self.insert("requests", columns, rows.collect()).await
     }
 
@@ -268,8 +219,7 @@ impl Saver<'_> {
     ) -> Result<(), Fault> {
         for rows in chunks(rows) {
             let count = rows.len();
-            self.expect(table, self.dialect.update(table, keys, sets, rows), count)
-                .await?;
+            self.expect(table, self.dialect.update(table, keys, sets, rows), count).await?;
         }
         Ok(())
     }
@@ -277,8 +227,7 @@ impl Saver<'_> {
     async fn delete(&self, table: &'static str, keys: &[(&str, Kind)], rows: Vec<Row>) -> Result<(), Fault> {
         for rows in chunks(rows) {
             let count = rows.len();
-            self.expect(table, self.dialect.delete(table, keys, rows), count)
-                .await?;
+            self.expect(table, self.dialect.delete(table, keys, rows), count).await?;
         }
         Ok(())
     }
@@ -289,13 +238,8 @@ impl Saver<'_> {
         if found == count as u64 {
             return Ok(());
         }
-        Err(Inconsistency::new(
-            table,
-            "(write)",
-            count,
-            format!("expected so many rows, found {found}"),
-        )
-        .into())
+        Err(Inconsistency::new(table, "(write)", count, format!("expected so many rows, found {found}"))
+            .into())
     }
 }
 
@@ -308,20 +252,15 @@ fn chunks(rows: Vec<Row>) -> impl Iterator<Item = Vec<Row>> {
 }
 
 fn key_of(entry: &Entry) -> Option<(&str, &str)> {
-    entry
-        .accepted
-        .as_ref()
-        .map(|(s, _)| (&*s.principal, s.idempotency_key.as_str()))
+    entry.accepted.as_ref().map(|(s, _)| (&*s.principal, s.idempotency_key.as_str()))
 }
 
 /// WAITING ⇔ one row: (route, available_at, expires_at).
 fn ready_row(task: &Task) -> Option<(i32, i64, i64)> {
     match task.state {
-        State::Waiting { available_at } => Some((
-            task.route.route.0,
-            available_at.micros(),
-            task.expires_at().micros(),
-        )),
+        State::Waiting { available_at } => {
+            Some((task.route.route.0, available_at.micros(), task.expires_at().micros()))
+        }
         _ => None,
     }
 }
@@ -368,11 +307,8 @@ fn lease_row(task: &Task) -> Option<Row> {
     ])
 }
 
-const LEASE_SETS: [(&str, Kind); 3] = [
-    ("lease_until", Kind::Int),
-    ("cap_at", Kind::Int),
-    ("started_at", Kind::Int),
-];
+const LEASE_SETS: [(&str, Kind); 3] =
+    [("lease_until", Kind::Int), ("cap_at", Kind::Int), ("started_at", Kind::Int)];
 
 fn lease_change_row(task: &Task) -> Row {
     let Some((lease, started_at, epoch)) = lease_of(task) else {
@@ -650,14 +586,7 @@ fn event_row(task_id: TaskId, event: &Event) -> Row {
     ]
 }
 
-const QUEUE_COLUMNS: &[&str] = &[
-    "queue_id",
-    "paused",
-    "max_running",
-    "revision",
-    "created_at",
-    "updated_at",
-];
+const QUEUE_COLUMNS: &[&str] = &["queue_id", "paused", "max_running", "revision", "created_at", "updated_at"];
 
 fn queue_row(queue: &Queue) -> Row {
     vec![

@@ -48,10 +48,8 @@ impl Database {
             let now = dialect.now();
             let sql =
                 format!("SELECT task_id FROM {table} WHERE {column} <= {now} ORDER BY {column} LIMIT ?");
-            let rows = self
-                .reads_connection()
-                .query_all_raw(dialect.statement(sql, vec![limit.into()]))
-                .await?;
+            let rows =
+                self.reads_connection().query_all_raw(dialect.statement(sql, vec![limit.into()])).await?;
             for row in rows {
                 found.push(TaskId(row.try_get("", "task_id").map_err(Fault::Permanent)?));
             }
@@ -69,20 +67,14 @@ impl Database {
              FROM routes r JOIN queues q ON q.id = r.queue WHERE NOT q.paused",
             dialect.now()
         );
-        let rows = self
-            .reads_connection()
-            .query_all_raw(dialect.statement(sql, vec![]))
-            .await?;
+        let rows = self.reads_connection().query_all_raw(dialect.statement(sql, vec![])).await?;
         let (mut due, mut now) = (Vec::new(), Moment::from_micros(0));
         for row in rows {
             let get = |c| row.try_get::<Option<i64>>("", c).map_err(Fault::Permanent);
             now = get("now")?.map_or(now, Moment::from_micros);
             let route: i32 = row.try_get("", "route").map_err(Fault::Permanent)?;
             if let Some(at) = get("due_at")? {
-                due.push(Due {
-                    route: RouteNo(route),
-                    at: Moment::from_micros(at),
-                });
+                due.push(Due { route: RouteNo(route), at: Moment::from_micros(at) });
             }
         }
         if due.iter().any(|d| self.routes().get(d.route).is_none()) {
@@ -102,17 +94,9 @@ impl Database {
                 "SELECT task_id, attempt_id, epoch, lease_until, {} AS now FROM leases WHERE task_id IN {list}",
                 dialect.now()
             );
-            for row in self
-                .reads_connection()
-                .query_all_raw(dialect.statement(sql, values))
-                .await?
-            {
+            for row in self.reads_connection().query_all_raw(dialect.statement(sql, values)).await? {
                 let id = |c| row.try_get::<Uuid>("", c).map_err(Fault::Permanent);
-                let moment = |c| {
-                    row.try_get::<i64>("", c)
-                        .map(Moment::from_micros)
-                        .map_err(Fault::Permanent)
-                };
+                let moment = |c| row.try_get::<i64>("", c).map(Moment::from_micros).map_err(Fault::Permanent);
                 let task_id = id("task_id")?;
                 let epoch: i32 = row.try_get("", "epoch").map_err(Fault::Permanent)?;
                 held.push(HeldLease {
@@ -129,10 +113,7 @@ impl Database {
     /// Removes rows of lanes that ended without a farewell more than a day ago.
     pub async fn forget_old_lanes(&self) -> Result<u64, Fault> {
         let dialect = self.dialect();
-        let sql = format!(
-            "DELETE FROM lane_commits WHERE updated_at < {} - 86400000000",
-            dialect.now()
-        );
+        let sql = format!("DELETE FROM lane_commits WHERE updated_at < {} - 86400000000", dialect.now());
         self.write(dialect.statement(sql, vec![])).await
     }
 }

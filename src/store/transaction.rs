@@ -92,10 +92,8 @@ impl LaneConnection {
 
     async fn register(&mut self) -> Result<(), Fault> {
         let dialect = self.database.dialect();
-        let sql = format!(
-            "INSERT INTO lane_commits (lane, seq, updated_at) VALUES (?, ?, {})",
-            dialect.now()
-        );
+        let sql =
+            format!("INSERT INTO lane_commits (lane, seq, updated_at) VALUES (?, ?, {})", dialect.now());
         let values = vec![self.lane.as_str().into(), self.seq.into()];
         self.database.write(dialect.statement(sql, values)).await?;
         Ok(())
@@ -105,10 +103,8 @@ impl LaneConnection {
     pub async fn close(self) {
         if !self.unsettled {
             let dialect = self.database.dialect();
-            let statement = dialect.statement(
-                "DELETE FROM lane_commits WHERE lane = ?",
-                vec![self.lane.as_str().into()],
-            );
+            let statement =
+                dialect.statement("DELETE FROM lane_commits WHERE lane = ?", vec![self.lane.as_str().into()]);
             if let Err(error) = self.database.write(statement).await {
                 tracing::debug!(%error, lane = self.lane, "lane row not removed");
             }
@@ -236,15 +232,11 @@ impl LaneConnection {
         let dialect = self.database.dialect();
         if self.advance(tx).await? != 1 {
             return Err(
-                Inconsistency::new("lane_commits", "seq", &self.lane, "is not where it was left").into(),
+                Inconsistency::new("lane_commits", "seq", &self.lane, "is not where it was left").into()
             );
         }
         let mut ws = WorkingSet::new(self.node_id.clone());
-        let loader = Loader {
-            tx,
-            dialect,
-            routes: self.database.routes(),
-        };
+        let loader = Loader { tx, dialect, routes: self.database.routes() };
         let last_seen = loader.load(needs, &mut ws).await?;
         if needs.judges_leases && self.terms.is_outage(last_seen, ws.now()) {
             return Ok(Prepared::Outage(last_seen));
@@ -262,10 +254,7 @@ impl LaneConnection {
             dialect.now()
         );
         let values = vec![(self.seq + 1).into(), self.lane.as_str().into(), self.seq.into()];
-        Ok(tx
-            .execute_raw(dialect.statement(sql, values))
-            .await?
-            .rows_affected())
+        Ok(tx.execute_raw(dialect.statement(sql, values)).await?.rows_affected())
     }
 
     /// Finds out how the last commit ended; none if that cannot be found out now.

@@ -130,11 +130,7 @@ impl WorkingSet {
 
     /// Who causes a change.
     pub fn actor(&self, principal: &Arc<str>, session_id: Option<SessionId>) -> Actor {
-        Actor {
-            principal: principal.clone(),
-            session_id,
-            node_id: self.node_id.clone(),
-        }
+        Actor { principal: principal.clone(), session_id, node_id: self.node_id.clone() }
     }
 
     /// A locked task.
@@ -155,10 +151,7 @@ impl WorkingSet {
     /// The receipts of an attempt.
     pub fn book(&self, attempt: AttemptRef) -> ReceiptBook {
         let entry = self.tasks.get(&attempt.task_id);
-        entry
-            .and_then(|e| e.books.get(&attempt.epoch))
-            .cloned()
-            .unwrap_or_default()
+        entry.and_then(|e| e.books.get(&attempt.epoch)).cloned().unwrap_or_default()
     }
 
     /// Writes a change of a locked task down.
@@ -210,13 +203,7 @@ impl WorkingSet {
         self.keys.insert(key, KeyHit { task_id: id, digest });
         self.events.push((id, event));
         let accepted = Some((submission, digest));
-        let entry = Entry {
-            loaded: None,
-            task,
-            accepted,
-            ended: HashMap::new(),
-            books: HashMap::new(),
-        };
+        let entry = Entry { loaded: None, task, accepted, ended: HashMap::new(), books: HashMap::new() };
         self.tasks.insert(id, entry);
     }
 
@@ -252,8 +239,7 @@ impl WorkingSet {
         match self.queues.get_mut(&queue.queue_id) {
             Some(entry) => entry.queue = queue,
             None => {
-                self.queues
-                    .insert(queue.queue_id.clone(), QueueEntry { loaded: None, queue });
+                self.queues.insert(queue.queue_id.clone(), QueueEntry { loaded: None, queue });
             }
         }
     }
@@ -272,10 +258,7 @@ impl WorkingSet {
 
     /// What this transaction means to others once it is committed.
     pub(super) fn wakes(&self) -> Wakes {
-        let mut wakes = Wakes {
-            now: Some(self.now),
-            ..Wakes::default()
-        };
+        let mut wakes = Wakes { now: Some(self.now), ..Wakes::default() };
         for entry in self.tasks.values() {
             let before = entry.loaded.as_ref();
             if let State::Waiting { available_at } = entry.task.state
@@ -287,13 +270,8 @@ impl WorkingSet {
                 wakes.queues.push(entry.task.route.queue);
             }
         }
-        wakes
-            .ended
-            .extend(self.ended.iter().map(|(_, e)| e.lease.attempt_id));
-        let changed = self
-            .queues
-            .values()
-            .filter(|e| e.loaded.as_ref() != Some(&e.queue));
+        wakes.ended.extend(self.ended.iter().map(|(_, e)| e.lease.attempt_id));
+        let changed = self.queues.values().filter(|e| e.loaded.as_ref() != Some(&e.queue));
         wakes.queues.extend(changed.map(|e| e.queue.no));
         wakes.queues.sort_unstable();
         wakes.queues.dedup();

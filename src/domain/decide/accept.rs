@@ -67,11 +67,7 @@ pub fn accept(
         verdict: None,
     };
     let event = Event::of(&task, EventKind::Accepted, now, actor);
-    Ok(Transition {
-        task,
-        event,
-        ended: None,
-    })
+    Ok(Transition { task, event, ended: None })
 }
 
 #[cfg(test)]
@@ -94,16 +90,10 @@ mod tests {
 
     #[test]
     fn a_past_not_before_means_now() {
-        let past = Submission {
-            not_before: Some(Moment::from_micros(1)),
-            ..submission()
-        };
+        let past = Submission { not_before: Some(Moment::from_micros(1)), ..submission() };
         let accepted = accept(&past, &acceptance(), NOW, &actor()).expect("accepted");
         assert_eq!(accepted.task.state, State::Waiting { available_at: NOW });
-        assert_eq!(
-            (accepted.task.revision, accepted.event.kind),
-            (1, EventKind::Accepted)
-        );
+        assert_eq!((accepted.task.revision, accepted.event.kind), (1, EventKind::Accepted));
     }
 
     #[test]
@@ -112,10 +102,7 @@ mod tests {
         assert!(bad_fields(|s| s.not_before = Some(NOW.plus_ms(999))).is_empty());
         assert_eq!(bad_fields(|s| s.not_before = Some(deadline)), ["not_before"]);
         assert!(bad_fields(|s| s.start_before = Some(deadline)).is_empty());
-        assert_eq!(
-            bad_fields(|s| s.start_before = Some(deadline.plus_ms(1))),
-            ["start_before"]
-        );
+        assert_eq!(bad_fields(|s| s.start_before = Some(deadline.plus_ms(1))), ["start_before"]);
         assert_eq!(bad_fields(|s| s.start_before = Some(NOW)), ["start_before"]);
         let both = |s: &mut Submission| {
             s.not_before = Some(NOW.plus_ms(10));

@@ -53,10 +53,7 @@ pub fn claim(
         lease_until: now.plus_ms(start_window_ms).min(cap_at),
         cap_at,
     };
-    let task = Task {
-        attempt_count: task.attempt_count + 1,
-        ..task.clone()
-    };
+    let task = Task { attempt_count: task.attempt_count + 1, ..task.clone() };
     Ok(change(&task, State::Leased(lease), now, EventKind::Leased, actor))
 }
 
@@ -75,43 +72,20 @@ mod tests {
     #[test]
     fn a_claim_spends_one_attempt_and_takes_the_next_epoch() {
         let claimed = claim_at(&waiting(), NOW).expect("claimed");
-        assert_eq!(
-            (claimed.task.attempt_count, claimed.task.revision),
-            (1, waiting().revision + 1)
-        );
-        assert_eq!(
-            (claimed.event.kind, claimed.event.epoch),
-            (EventKind::Leased, Some(1))
-        );
-        assert_eq!(
-            claimed.task.lease().map(|l| l.lease_until),
-            Some(NOW.plus_ms(15_000))
-        );
+        assert_eq!((claimed.task.attempt_count, claimed.task.revision), (1, waiting().revision + 1));
+        assert_eq!((claimed.event.kind, claimed.event.epoch), (EventKind::Leased, Some(1)));
+        assert_eq!(claimed.task.lease().map(|l| l.lease_until), Some(NOW.plus_ms(15_000)));
     }
 
     #[test]
     fn the_unstarted_lease_ends_with_start_before_and_the_deadline() {
-        let soon = Task {
-            start_before: Some(NOW.plus_ms(10)),
-            ..waiting()
-        };
+        let soon = Task { start_before: Some(NOW.plus_ms(10)), ..waiting() };
         assert_eq!(
-            claim_at(&soon, NOW)
-                .expect("claimed")
-                .task
-                .lease()
-                .map(|l| l.lease_until),
+            claim_at(&soon, NOW).expect("claimed").task.lease().map(|l| l.lease_until),
             soon.start_before
         );
-        let soon = Task {
-            deadline_at: NOW.plus_ms(20),
-            ..waiting()
-        };
-        let lease_until = claim_at(&soon, NOW)
-            .expect("claimed")
-            .task
-            .lease()
-            .map(|l| l.lease_until);
+        let soon = Task { deadline_at: NOW.plus_ms(20), ..waiting() };
+        let lease_until = claim_at(&soon, NOW).expect("claimed").task.lease().map(|l| l.lease_until);
         assert_eq!(lease_until, Some(soon.deadline_at));
     }
 
@@ -121,30 +95,15 @@ mod tests {
         let before_due = Moment::from_micros(NOW.micros() - 1);
         assert_eq!(claim_at(&task, before_due), Err(ClaimRefusal::NotDue));
         assert_eq!(claim_at(&task, task.deadline_at), Err(ClaimRefusal::Expired));
-        let soon = Task {
-            start_before: Some(NOW),
-            ..waiting()
-        };
+        let soon = Task { start_before: Some(NOW), ..waiting() };
         assert_eq!(claim_at(&soon, NOW), Err(ClaimRefusal::Expired));
-        let spent = Task {
-            attempt_count: task.attempt_limit(),
-            ..waiting()
-        };
+        let spent = Task { attempt_count: task.attempt_limit(), ..waiting() };
         assert_eq!(claim_at(&spent, NOW), Err(ClaimRefusal::NotAllowed));
-        let granted = Task {
-            granted_attempts: 1,
-            ..spent
-        };
+        let granted = Task { granted_attempts: 1, ..spent };
         assert!(claim_at(&granted, NOW).is_ok());
-        let done = Task {
-            state: State::Succeeded { completed_at: NOW },
-            ..waiting()
-        };
+        let done = Task { state: State::Succeeded { completed_at: NOW }, ..waiting() };
         assert_eq!(claim_at(&done, NOW), Err(ClaimRefusal::NotWaiting));
-        let doubted = Task {
-            doubt: true,
-            ..waiting()
-        };
+        let doubted = Task { doubt: true, ..waiting() };
         assert_eq!(claim_at(&doubted, NOW), Err(ClaimRefusal::NotAllowed));
         let mut idempotent = doubted;
         idempotent.policy.recovery_safety = RecoverySafety::Idempotent;

@@ -27,10 +27,9 @@ impl Known {
     pub fn or_not_found(self, attempt: AttemptRef) -> Result<(), Rejection> {
         match self {
             Self::Yes => Ok(()),
-            Self::No => Err(Rejection::AttemptNotFound {
-                task_id: attempt.task_id,
-                attempt_id: attempt.attempt_id,
-            }),
+            Self::No => {
+                Err(Rejection::AttemptNotFound { task_id: attempt.task_id, attempt_id: attempt.attempt_id })
+            }
         }
     }
 }
@@ -81,14 +80,8 @@ pub fn finish(
         return Ok(FinishAnswer::Replay(receipt.clone()));
     }
     if let Some(applied) = book.applied(digest) {
-        let receipt = Receipt {
-            message_id: message.message_id,
-            ..applied.clone()
-        };
-        return Ok(FinishAnswer::Alias {
-            receipt,
-            store: book.keeps_alias(),
-        });
+        let receipt = Receipt { message_id: message.message_id, ..applied.clone() };
+        return Ok(FinishAnswer::Alias { receipt, store: book.keeps_alias() });
     }
     if matches!(message.report, Report::Canceled { .. }) && task.cancel.is_none() {
         return Err(Rejection::CancelNotRequested(task.id));
@@ -110,13 +103,8 @@ pub fn finish(
     };
     let transition = end_attempt(task, lease, Some(started_at), end, Cause::Reported, now, actor);
     let decision = transition.task.last_decision;
-    let receipt = Receipt::applied(
-        message.message_id,
-        MessageKind::Finish,
-        digest,
-        &transition.task,
-        decision,
-    );
+    let receipt =
+        Receipt::applied(message.message_id, MessageKind::Finish, digest, &transition.task, decision);
     Ok(FinishAnswer::Applied(Box::new(transition), receipt))
 }
 
@@ -135,27 +123,14 @@ fn keep_evidence(
     let mut event = Event::of(task, EventKind::EvidenceRecorded, now, actor);
     event.epoch = Some(message.attempt.epoch);
     event.ordinal = evidence_event_ordinal(message.attempt.epoch, ordinal);
-    let receipt = Receipt::evidence(
-        message.message_id,
-        MessageKind::Finish,
-        message.digest(),
-        task,
-        now,
-    );
-    let record = EvidenceRecord {
-        attempt: message.attempt,
-        ordinal,
-        message: message.clone(),
-        received_at: now,
-    };
+    let receipt = Receipt::evidence(message.message_id, MessageKind::Finish, message.digest(), task, now);
+    let record =
+        EvidenceRecord { attempt: message.attempt, ordinal, message: message.clone(), received_at: now };
     Ok(FinishAnswer::Evidence(Box::new(record), Box::new(event), receipt))
 }
 
 /// Evidence leaves the revision alone, so its events share the revision of the last change. Counting over all attempts
 /// of the task (16 places each) gives each its own ordinal, after the change's own 0.
 fn evidence_event_ordinal(epoch: Epoch, ordinal: u32) -> u32 {
-    epoch
-        .saturating_sub(1)
-        .saturating_mul(EVIDENCE_MAX)
-        .saturating_add(ordinal)
+    epoch.saturating_sub(1).saturating_mul(EVIDENCE_MAX).saturating_add(ordinal)
 }

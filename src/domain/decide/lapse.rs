@@ -17,28 +17,12 @@ pub fn lapse(task: &Task, now: Moment, actor: &Actor) -> Option<Transition> {
         State::Waiting { .. } if now >= task.expires_at() => Some(end_wait(task, now, actor)),
         State::Leased(lease) if now >= lease.lease_until => {
             let cause = lease_cause(task, lease, now, Cause::StartDeadline);
-            Some(end_attempt(
-                task,
-                lease,
-                None,
-                AttemptEnd::Unstarted,
-                cause,
-                now,
-                actor,
-            ))
+            Some(end_attempt(task, lease, None, AttemptEnd::Unstarted, cause, now, actor))
         }
         State::Running { lease, started_at } if now >= lease.lease_until => {
             let cause = lease_cause(task, lease, now, Cause::AttemptTimeout);
             let end = AttemptEnd::Unknown { error: None };
-            Some(end_attempt(
-                task,
-                lease,
-                Some(*started_at),
-                end,
-                cause,
-                now,
-                actor,
-            ))
+            Some(end_attempt(task, lease, Some(*started_at), end, cause, now, actor))
         }
         State::Waiting { .. }
         | State::Leased(_)
@@ -72,10 +56,7 @@ fn end_wait(task: &Task, now: Moment, actor: &Actor) -> Transition {
     } else {
         (State::Failed { completed_at: now }, EventKind::Failed)
     };
-    let task = Task {
-        last_decision: Some(decision),
-        ..task.clone()
-    };
+    let task = Task { last_decision: Some(decision), ..task.clone() };
     let mut transition = change(&task, state, now, kind, actor);
     transition.event.decision = Some(decision);
     transition.event.cause = Some(cause);

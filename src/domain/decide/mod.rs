@@ -109,21 +109,12 @@ pub struct Transition {
 
 /// Writes a change down: the next revision, its time, its event.
 fn change(task: &Task, state: State, now: Moment, kind: EventKind, actor: &Actor) -> Transition {
-    let task = Task {
-        state,
-        revision: task.revision + 1,
-        updated_at: now,
-        ..task.clone()
-    };
+    let task = Task { state, revision: task.revision + 1, updated_at: now, ..task.clone() };
     let event = Event {
         epoch: (task.attempt_count > 0).then_some(task.attempt_count),
         ..Event::of(&task, kind, now, actor)
     };
-    Transition {
-        task,
-        event,
-        ended: None,
-    }
+    Transition { task, event, ended: None }
 }
 
 /// Ends the current attempt and moves the task to where the decision table says.
@@ -139,11 +130,7 @@ fn end_attempt(
     let epoch = task.attempt_count;
     let delay_ms = backoff::delay_ms(&task.policy, epoch, lease.attempt_id);
     let retry_at = now.plus_ms(delay_ms);
-    let Verdict {
-        next,
-        decision,
-        doubt,
-    } = verdict(&Facts {
+    let Verdict { next, decision, doubt } = verdict(&Facts {
         ending: Ending::of(&end),
         safety: task.policy.recovery_safety,
         doubt: task.doubt,
@@ -156,22 +143,13 @@ fn end_attempt(
     });
     let (state, kind) = match next {
         Next::Succeeded => (State::Succeeded { completed_at: now }, EventKind::Succeeded),
-        Next::Retry => (
-            State::Waiting {
-                available_at: retry_at,
-            },
-            EventKind::Requeued,
-        ),
+        Next::Retry => (State::Waiting { available_at: retry_at }, EventKind::Requeued),
         Next::Failed => (State::Failed { completed_at: now }, EventKind::Failed),
         Next::Canceled => (State::Canceled { completed_at: now }, EventKind::Canceled),
         Next::NeedsReview => (State::NeedsReview, EventKind::ReviewRequired),
     };
     let delay_ms = (next == Next::Retry).then_some(delay_ms);
-    let after = Task {
-        doubt,
-        last_decision: Some(decision),
-        ..task.clone()
-    };
+    let after = Task { doubt, last_decision: Some(decision), ..task.clone() };
     let mut transition = change(&after, state, now, kind, actor);
     transition.event.decision = Some(decision);
     transition.event.cause = Some(cause);

@@ -15,12 +15,6 @@ pub fn renew(task: &Task, attempt: AttemptRef, lease_ms: u32, now: Moment) -> Op
     };
     let lease = task.lease_of(attempt).filter(|l| now < l.lease_until)?;
     let lease_until = now.plus_ms(lease_ms).min(lease.cap_at).max(lease.lease_until);
-    let lease = Lease {
-        lease_until,
-        ..lease.clone()
-    };
-    Some(Task {
-        state: State::Running { lease, started_at },
-        ..task.clone()
-    })
+    let lease = Lease { lease_until, ..lease.clone() };
+    Some(Task { state: State::Running { lease, started_at }, ..task.clone() })
 }

@@ -49,37 +49,18 @@ pub fn start(
         _ => return Err(Rejection::LeaseLost(attempt_id)),
     };
     if now >= task.deadline_at {
-        return Err(Rejection::DeadlineExceeded {
-            task_id: task.id,
-            limit: TimeLimit::Deadline,
-        });
+        return Err(Rejection::DeadlineExceeded { task_id: task.id, limit: TimeLimit::Deadline });
     }
     if task.start_before.is_some_and(|s| now >= s) {
-        return Err(Rejection::DeadlineExceeded {
-            task_id: task.id,
-            limit: TimeLimit::StartBefore,
-        });
+        return Err(Rejection::DeadlineExceeded { task_id: task.id, limit: TimeLimit::StartBefore });
     }
     if now >= lease.lease_until {
         return Err(Rejection::LeaseLost(attempt_id));
     }
     let cap_at = now.plus_ms(task.policy.attempt_timeout_ms).min(task.deadline_at);
-    let lease = Lease {
-        lease_until: now.plus_ms(lease_ms).min(cap_at),
-        cap_at,
-        ..lease.clone()
-    };
-    let state = State::Running {
-        lease,
-        started_at: now,
-    };
+    let lease = Lease { lease_until: now.plus_ms(lease_ms).min(cap_at), cap_at, ..lease.clone() };
+    let state = State::Running { lease, started_at: now };
     let transition = change(task, state, now, EventKind::Started, actor);
-    let receipt = Receipt::applied(
-        message.message_id,
-        MessageKind::Start,
-        digest,
-        &transition.task,
-        None,
-    );
+    let receipt = Receipt::applied(message.message_id, MessageKind::Start, digest, &transition.task, None);
     Ok(StartAnswer::Granted(Box::new(transition), receipt))
 }

@@ -25,9 +25,7 @@ impl Ending {
     pub fn of(end: &AttemptEnd) -> Self {
         match end {
             AttemptEnd::Succeeded { .. } => Self::Succeeded,
-            AttemptEnd::Failed { retryable, .. } => Self::Failed {
-                retryable: *retryable,
-            },
+            AttemptEnd::Failed { retryable, .. } => Self::Failed { retryable: *retryable },
             AttemptEnd::Unknown { .. } => Self::Unknown,
             AttemptEnd::Unstarted => Self::Unstarted,
             AttemptEnd::Canceled { .. } => Self::Canceled,
@@ -92,11 +90,8 @@ pub fn verdict(facts: &Facts) -> Verdict {
         // Neither a failure nor an unstarted attempt says anything about what an earlier one did.
         Ending::Failed { .. } | Ending::Unstarted | Ending::Canceled => facts.doubt,
     };
-    let end_in = |next, decision| Verdict {
-        next: if doubt { Next::NeedsReview } else { next },
-        decision,
-        doubt,
-    };
+    let end_in =
+        |next, decision| Verdict { next: if doubt { Next::NeedsReview } else { next }, decision, doubt };
     let retry = match facts.ending {
         Ending::Succeeded => return end_in(Next::Succeeded, Decision::Succeeded),
         Ending::Canceled => return end_in(Next::Canceled, Decision::CancelConfirmed),
@@ -108,11 +103,7 @@ pub fn verdict(facts: &Facts) -> Verdict {
     };
     match retry_refusal(facts, doubt) {
         Some(decision) => end_in(Next::Failed, decision),
-        None => Verdict {
-            next: Next::Retry,
-            decision: retry,
-            doubt,
-        },
+        None => Verdict { next: Next::Retry, decision: retry, doubt },
     }
 }
 

@@ -1,0 +1,167 @@
+//! Who gets what: which sessions have room, and which routes may have something for them.
+//!
+//! Pure bookkeeping under the lock of [`super::seats`]. A route stands in `due` with the moment from which it may have
+//! something to claim; a claim that comes back short removes it, unless the route was named anew meanwhile.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::domain::{
+    ids::{QueueNo, Route, RouteNo, SessionId},
+    time::Moment,
+};
+
+/// Sessions asked for at once.
+const ASKS_MAX: usize = 64;
+/// Tasks claimed at once.
+const CLAIM_MAX: u32 = 256;
+
+/// What routes may have, by an estimate of the database's clock. The database judges; this only decides when to ask.
+#[derive(Default)]
+pub(super) struct DueBoard {
+    due: HashMap<RouteNo, DueRoute>,
+    clock: Option<(Moment, Instant)>,
+}
+
+struct DueRoute {
+    at: Moment,
+    /// Raised whenever the route is named.
+    named: u64,
+}
+
+/// How often each route had been named when a claim was sent.
+pub(super) type Named = HashMap<RouteNo, u64>;
+
+impl DueBoard {
+    /// Takes the database's time as just read.
+    pub(super) fn tick(&mut self, now: Moment) {
+        // Messages may overtake each other: the estimate never goes back.
+        if self.now().is_none_or(|estimate| now > estimate) {
+            self.clock = Some((now, Instant::now()));
+        }
+    }
+
+    /// The database's time by estimate: at most what it is.
+    pub(super) fn now(&self) -> Option<Moment> {
+        self.clock.map(|(at, read)| {
+            let elapsed_us = i64::try_from(read.elapsed().as_micros()).unwrap_or(i64::MAX);
+            Moment::from_micros(at.micros().saturating_add(elapsed_us))
+        })
+    }
+
+    /// A route has something from `at` on.
+    pub(super) fn name(&mut self, route: RouteNo, at: Moment) {
+        let due = self.due.entry(route).or_insert(DueRoute { at, named: 0 });
+        due.at = due.at.min(at);
+        due.named += 1;
+    }
+
+    /// Claims came back short: nothing more there, unless it was named since.
+    pub(super) fn exhausted(&mut self, route: RouteNo, named: &Named) {
+        if self.due.get(&route).is_some_and(|d| named.get(&route) == Some(&d.named)) {
+            self.due.remove(&route);
+        }
+    }
+
+    /// Routes that may have something now.
+    pub(super) fn due_now(&self) -> Named {
+        let Some(now) = self.now() else {
+            return Named::new();
+        };
+        self.due.iter().filter(|(_, d)| d.at <= now).map(|(route, d)| (*route, d.named)).collect()
+    }
+
+    /// How long until the next of these routes may have something.
+    pub(super) fn wait(&self, served: impl Fn(RouteNo) -> bool) -> Option<Duration> {
+        let now = self.now()?;
+        let next =
+            self.due.iter().filter(|(route, d)| d.at > now && served(**route)).map(|(_, d)| d.at).min()?;
+        let us = u64::try_from(next.micros() - now.micros()).unwrap_or(0);
+        Some(Duration::from_micros(us))
+    }
+}
+
+/// The sessions that serve each route, in turn.
+#[derive(Default)]
+pub(super) struct Rota {
+    serving: HashMap<RouteNo, Serving>,
+}
+
+struct Serving {
+    queue: QueueNo,
+    sessions: VecDeque<SessionId>,
+}
+
+/// What one session is asked for.
+pub(super) struct Share {
+    pub(super) session_id: SessionId,
+    pub(super) routes: Vec<Route>,
+}
+
+impl Rota {
+    pub(super) fn add(&mut self, session_id: SessionId, route: Route) {
+        let serving = self
+            .serving
+            .entry(route.route)
+            .or_insert_with(|| Serving { queue: route.queue, sessions: VecDeque::new() });
+        serving.sessions.push_back(session_id);
+    }
+
+    pub(super) fn remove(&mut self, session_id: SessionId) {
+        for serving in self.serving.values_mut() {
+            serving.sessions.retain(|s| *s != session_id);
+        }
+        self.serving.retain(|_, s| !s.sessions.is_empty());
+    }
+
+    pub(super) fn serves(&self, route: RouteNo) -> bool {
+        self.serving.contains_key(&route)
+    }
+
+    pub(super) fn routes_of(&self, queue: QueueNo) -> Vec<RouteNo> {
+        self.serving.iter().filter(|(_, s)| s.queue == queue).map(|(route, _)| *route).collect()
+    }
+
+    /// Chooses sessions for the due routes, those who waited longest first, up to a claim's size. `room` tells how many
+    /// more attempts a session can take.
+    pub(super) fn shares(&mut self, due: &Named, room: impl Fn(SessionId) -> u32) -> Vec<Share> {
+        let mut shares: Vec<Share> = Vec::new();
+        let mut at: HashMap<SessionId, usize> = HashMap::new();
+        for route in due.keys() {
+            let Some(serving) = self.serving.get_mut(route) else {
+                continue;
+            };
+            let mut wanted = 0;
+            for _ in 0..serving.sessions.len() {
+                if wanted >= CLAIM_MAX {
+                    break;
+                }
+                let Some(session_id) = serving.sessions.front().copied() else {
+                    break;
+                };
+                let free = room(session_id);
+                if free > 0 {
+                    let share = match at.get(&session_id) {
+                        Some(i) => shares.get_mut(*i),
+                        None if shares.len() < ASKS_MAX => {
+                            at.insert(session_id, shares.len());
+                            shares.push(Share { session_id, routes: Vec::new() });
+                            shares.last_mut()
+                        }
+                        None => break,
+                    };
+                    if let Some(share) = share {
+                        share.routes.push(Route { route: *route, queue: serving.queue });
+                        wanted += free;
+                    }
+                }
+                serving.sessions.rotate_left(1);
+            }
+        }
+        shares
+    }
+}

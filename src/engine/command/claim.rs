@@ -1,0 +1,109 @@
+use uuid::Uuid;
+
+use crate::{
+    domain::{
+        attempt::Holder,
+        decide::claim,
+        ids::{AttemptId, Route, RouteNo, SessionId},
+        rejection::Rejection,
+        task::Task,
+    },
+    store::{Needs, WorkingSet},
+};
+
+use super::{Class, Command};
+
+/// Claims tasks for several sessions at once, turn and turn about.
+pub(in crate::engine) struct Claim {
+    /// Who wants what.
+    pub(in crate::engine) asks: Vec<Ask>,
+    /// How long an unstarted lease lasts.
+    pub(in crate::engine) start_window_ms: u32,
+}
+
+/// What one session wants.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct Ask {
+    /// Who holds what is claimed.
+    pub(in crate::engine) holder: Holder,
+    /// From where, all of them due.
+    pub(in crate::engine) routes: Vec<Route>,
+    /// How many.
+    pub(in crate::engine) slots: u32,
+    /// No further one once so many bytes of payload were claimed.
+    pub(in crate::engine) bytes: usize,
+}
+
+/// A claimed task.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct Claimed {
+    /// For whom.
+    pub(in crate::engine) session_id: SessionId,
+    /// The attempt.
+    pub(in crate::engine) attempt_id: AttemptId,
+    /// The task, LEASED.
+    pub(in crate::engine) task: Task,
+}
+
+impl Command for Claim {
+    /// What was claimed, and the routes that had no more to give.
+    type Reply = (Vec<Claimed>, Vec<RouteNo>);
+    const CLASS: Class = Class::Work;
+
+    fn needs(&self, needs: &mut Needs) {
+        for ask in &self.asks {
+            for route in &ask.routes {
+                needs.claim(route.route, route.queue, ask.slots);
+            }
+        }
+    }
+
+    fn apply(&mut self, ws: &mut WorkingSet) -> Result<Self::Reply, Rejection> {
+        let mut claimed = Vec::new();
+        let mut exhausted: Vec<RouteNo> = Vec::new();
+        let mut open: Vec<Ask> = self.asks.clone();
+        // One task for each session in turn, so that work spreads.
+        while !open.is_empty() {
+            open.retain_mut(|ask| {
+                let Some(one) = claim_one(ask, self.start_window_ms, ws, &mut exhausted) else {
+                    return false;
+                };
+                ask.slots -= 1;
+                ask.bytes = ask.bytes.saturating_sub(one.task.payload_bytes as usize);
+                claimed.push(one);
+                ask.slots > 0 && ask.bytes > 0
+            });
+        }
+        Ok((claimed, exhausted))
+    }
+}
+
+fn claim_one(
+    ask: &mut Ask,
+    start_window_ms: u32,
+    ws: &mut WorkingSet,
+    exhausted: &mut Vec<RouteNo>,
+) -> Option<Claimed> {
+    let actor = ws.actor(&ask.holder.principal, Some(ask.holder.session_id));
+    while let Some(route) = ask.routes.first().copied() {
+        let Some(task) = ws.next_candidate(route.route, route.queue) else {
+            if !exhausted.contains(&route.route) {
+                exhausted.push(route.route);
+            }
+            ask.routes.remove(0);
+            continue;
+        };
+        let attempt_id = AttemptId(Uuid::now_v7());
+        // Looked for before the time was read and judged again now; what is refused stays as it is.
+        let Ok(transition) = claim(&task, attempt_id, &ask.holder, start_window_ms, ws.now(), &actor) else {
+            continue;
+        };
+        let task = transition.task.clone();
+        ws.apply(transition);
+        ws.permit_taken(route.queue);
+        // The next one from another route, if there is one.
+        ask.routes.rotate_left(1);
+        return Some(Claimed { session_id: ask.holder.session_id, attempt_id, task });
+    }
+    None
+}

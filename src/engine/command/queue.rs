@@ -1,0 +1,124 @@
+use crate::{
+    domain::{
+        digest::{Digest, Digester},
+        ids::QueueNo,
+        queue::{Queue, QueueChange},
+        rejection::Rejection,
+    },
+    engine::Request,
+    store::{Needs, StoredRequest, WorkingSet},
+};
+
+use super::{Class, Command};
+
+/// Makes a queue.
+pub struct CreateQueue {
+    /// Its name.
+    pub queue_id: String,
+    /// Permits; 0 means unlimited.
+    pub max_running: u32,
+    /// Who asks.
+    pub request: Request,
+}
+
+/// Changes a queue.
+pub struct ChangeQueue {
+    /// Its name.
+    pub queue_id: String,
+    /// How.
+    pub change: QueueChange,
+    /// The revision that the change is based on.
+    pub expected_revision: Option<u32>,
+    /// Who asks.
+    pub request: Request,
+}
+
+impl Command for CreateQueue {
+    type Reply = Queue;
+    const CLASS: Class = Class::Message;
+
+    fn needs(&self, needs: &mut Needs) {
+        request_needs(&self.queue_id, &self.request, needs);
+    }
+
+    fn apply(&mut self, ws: &mut WorkingSet) -> Result<Queue, Rejection> {
+        let digest =
+            Digester::new().number(1, 1).text(2, &self.queue_id).number(3, self.max_running.into()).finish();
+        if let Some(answer) = replayed(&self.request, digest, ws)? {
+            return Ok(answer);
+        }
+        if ws.queue(&self.queue_id).is_some() {
+            return Err(Rejection::QueueExists(self.queue_id.clone()));
+        }
+        let queue = Queue {
+            // The database numbers it.
+            no: QueueNo(0),
+            queue_id: self.queue_id.clone(),
+            paused: false,
+            max_running: self.max_running,
+            revision: 1,
+            created_at: ws.now(),
+            updated_at: ws.now(),
+        };
+        ws.put_queue(queue.clone());
+        answer(&self.request, digest, queue, ws)
+    }
+}
+
+impl Command for ChangeQueue {
+    type Reply = Queue;
+    const CLASS: Class = Class::Message;
+
+    fn needs(&self, needs: &mut Needs) {
+        request_needs(&self.queue_id, &self.request, needs);
+    }
+
+    fn apply(&mut self, ws: &mut WorkingSet) -> Result<Queue, Rejection> {
+        let (kind, value) = match self.change {
+            QueueChange::Pause => (2, 0),
+            QueueChange::Resume => (3, 0),
+            QueueChange::SetMaxRunning { max_running } => (4, max_running),
+        };
+        let expected = self.expected_revision.map_or(-1, i64::from);
+        let digest = Digester::new()
+            .number(1, kind)
+            .text(2, &self.queue_id)
+            .number(3, value.into())
+            .number(4, expected)
+            .finish();
+        if let Some(answer) = replayed(&self.request, digest, ws)? {
+            return Ok(answer);
+        }
+        let queue =
+            ws.queue(&self.queue_id).ok_or_else(|| Rejection::QueueNotFound(self.queue_id.clone()))?;
+        if let Some(expected) = self.expected_revision.filter(|e| *e != queue.revision) {
+            return Err(Rejection::RevisionMismatch { expected, actual: queue.revision });
+        }
+        let queue = queue.changed(self.change, ws.now());
+        ws.put_queue(queue.clone());
+        answer(&self.request, digest, queue, ws)
+    }
+}
+
+fn request_needs(queue_id: &str, request: &Request, needs: &mut Needs) {
+    needs.queues.insert(queue_id.to_owned());
+    needs.requests.insert((request.principal.clone(), request.request_id));
+}
+
+/// The stored answer, if the request came before; a conflict if it came with other content.
+fn replayed(request: &Request, digest: Digest, ws: &WorkingSet) -> Result<Option<Queue>, Rejection> {
+    match ws.request(&request.principal, request.request_id) {
+        Some(stored) if stored.digest == digest => Ok(Some(stored.answer.clone())),
+        Some(_) => {
+            let value = request.request_id.to_string();
+            Err(Rejection::IdempotencyConflict { field: "request_id", value })
+        }
+        None => Ok(None),
+    }
+}
+
+fn answer(request: &Request, digest: Digest, queue: Queue, ws: &mut WorkingSet) -> Result<Queue, Rejection> {
+    let stored = StoredRequest { digest, answer: queue.clone() };
+    ws.store_request(&request.principal, request.request_id, stored);
+    Ok(queue)
+}

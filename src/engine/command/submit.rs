@@ -1,0 +1,68 @@
+use uuid::Uuid;
+
+use crate::{
+    domain::{
+        decide::{Acceptance, accept},
+        digest::Digest,
+        ids::{Route, TaskId},
+        rejection::Rejection,
+        submission::Submission,
+    },
+    store::{Needs, WorkingSet},
+};
+
+use super::{Class, Command};
+
+/// Accepts a task.
+pub struct Submit {
+    submission: Submission,
+    digest: Digest,
+    task_id: TaskId,
+    admission: Result<Route, Rejection>,
+}
+
+/// The accepted task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Submitted {
+    /// Its id.
+    pub task_id: TaskId,
+    /// Whether it had been accepted before.
+    pub replayed: bool,
+}
+
+impl Submit {
+    /// `admission` says where a new task waits, or what stands against one.
+    pub fn new(submission: Submission, admission: Result<Route, Rejection>) -> Self {
+        let digest = submission.digest();
+        Self { submission, digest, task_id: TaskId(Uuid::now_v7()), admission }
+    }
+}
+
+impl Command for Submit {
+    type Reply = Submitted;
+    const CLASS: Class = Class::Submit;
+
+    fn bytes(&self) -> usize {
+        self.submission.payload.as_str().len() + 1_000
+    }
+
+    fn needs(&self, needs: &mut Needs) {
+        needs.keys.insert((self.submission.principal.clone(), self.submission.idempotency_key.clone()));
+    }
+
+    fn apply(&mut self, ws: &mut WorkingSet) -> Result<Submitted, Rejection> {
+        let submission = &self.submission;
+        // Before every check that depends on time or configuration, so that a re-send always finds its task (S19).
+        if let Some(hit) = ws.key(&submission.principal, &submission.idempotency_key) {
+            if hit.digest == self.digest {
+                return Ok(Submitted { task_id: hit.task_id, replayed: true });
+            }
+            let value = submission.idempotency_key.clone();
+            return Err(Rejection::IdempotencyConflict { field: "idempotency_key", value });
+        }
+        let acceptance = Acceptance { task_id: self.task_id, route: self.admission.clone()? };
+        let transition = accept(submission, &acceptance, ws.now(), &ws.actor(&submission.principal, None))?;
+        ws.accept(submission.clone(), self.digest, transition);
+        Ok(Submitted { task_id: self.task_id, replayed: false })
+    }
+}

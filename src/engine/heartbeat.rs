@@ -1,0 +1,42 @@
+//! Notes that this node is here, and watches whether the database is (S12).
+
+use std::time::Duration;
+
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
+
+use crate::store::LastSeen;
+
+use super::Engine;
+
+/// Without an answer for so long, the database counts as away.
+const AWAY_AFTER: Duration = Duration::from_millis(1_500);
+
+pub(super) async fn run(engine: Engine, healthy: watch::Sender<bool>) {
+    let terms = engine.inner.options.lease_terms();
+    let mut answered = Instant::now();
+    loop {
+        match timeout(AWAY_AFTER, engine.inner.database.heartbeat(terms)).await {
+            Ok(Ok(LastSeen::Recent | LastSeen::Extended(_))) => {
+                answered = Instant::now();
+                if !healthy.send_replace(true) {
+                    tracing::info!("the database answers again");
+                    // What became due or changed hands meanwhile.
+                    engine.inner.seats.look_again();
+                }
+            }
+            Ok(Err(fault)) => tracing::debug!(%fault, "heartbeat failed"),
+            Err(_) => tracing::debug!("heartbeat timed out"),
+        }
+        if answered.elapsed() >= AWAY_AFTER && healthy.send_replace(false) {
+            tracing::warn!("the database does not answer; submits are refused until it does");
+        }
+        tokio::select! {
+            () = engine.inner.stop.cancelled() => break,
+            () = sleep(terms.heartbeat()) => {}
+        }
+    }
+    healthy.send_replace(false);
+}

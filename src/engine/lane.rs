@@ -1,0 +1,67 @@
+//! A lane: takes all that waits, runs it as one transaction, answers after the commit.
+//!
+//! There is no timer: under load the next transaction is what arrived during the last commit, and a lonely command runs
+//! at once.
+
+use std::{pin::Pin, sync::Arc};
+
+use crate::store::{BatchError, LaneConnection, Needs};
+
+use super::{Failure, RETRY_AFTER, command::LaneJob, queue::LaneQueue, seats::Seats};
+
+pub(super) struct Lane {
+    connection: LaneConnection,
+    queue: Arc<LaneQueue>,
+    seats: Arc<Seats>,
+}
+
+impl Lane {
+    pub(super) fn new(connection: LaneConnection, queue: Arc<LaneQueue>, seats: Arc<Seats>) -> Self {
+        Self { connection, queue, seats }
+    }
+
+    pub(super) async fn run(mut self) {
+        while let Some(jobs) = self.queue.take().await {
+            self.run_batch(jobs).await;
+            // Nothing more of this lane begins before it is known how the last commit ended.
+            self.connection.settled().await;
+        }
+        self.connection.close().await;
+    }
+
+    /// Runs commands as one transaction. If it fails for a cause that will not pass, halves of it are run, so that one bad
+    /// command fails alone.
+    fn run_batch(
+        &mut self,
+        mut jobs: Vec<Box<dyn LaneJob>>,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async move {
+            let mut needs = Needs::default();
+            jobs.iter().for_each(|job| job.needs(&mut needs));
+            let outcome =
+                self.connection.run(&needs, |ws| jobs.iter_mut().for_each(|job| job.apply(ws))).await;
+            match outcome {
+                Ok(((), wakes)) => {
+                    jobs.into_iter().for_each(|job| job.deliver());
+                    self.seats.committed(&wakes);
+                }
+                Err(BatchError::Unavailable) => {
+                    fail(jobs, &Failure::DatabaseUnavailable { retry_after: RETRY_AFTER });
+                }
+                Err(BatchError::OutcomeUnknown) => fail(jobs, &Failure::OutcomeUnknown),
+                Err(BatchError::Failed(fault)) if jobs.len() == 1 => fail(jobs, &fault.into()),
+                Err(BatchError::Failed(fault)) => {
+                    tracing::warn!(%fault, commands = jobs.len(), "a transaction failed; its halves are run alone");
+                    let rest = jobs.split_off(jobs.len() / 2);
+                    self.run_batch(jobs).await;
+                    self.connection.settled().await;
+                    self.run_batch(rest).await;
+                }
+            }
+        })
+    }
+}
+
+fn fail(jobs: Vec<Box<dyn LaneJob>>, failure: &Failure) {
+    jobs.into_iter().for_each(|job| job.fail(failure.clone()));
+}

@@ -1,0 +1,296 @@
+//! The engine: everything that changes state is a command, and commands go through lanes.
+//!
+//! ```text
+//! rpc / session / reaper ──command──▶ lane ──▶ lock & load ──▶ decide ──▶ save ──▶ commit ──▶ answers, wake-ups
+//! ```
+
+mod claims;
+pub mod command;
+mod dispatcher;
+mod failure;
+mod heartbeat;
+mod lane;
+mod options;
+mod queue;
+mod reaper;
+mod seats;
+mod slots;
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher as _},
+    sync::{Arc, atomic::AtomicBool, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::{sync::watch, time::timeout};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub use failure::Failure;
+pub use options::EngineOptions;
+pub use reaper::Swept;
+pub use seats::{Dispatch, Seat, SeatRequest};
+
+use crate::{
+    domain::{
+        attempt::Holder,
+        ids::{AttemptRef, RequestId, SessionId, TaskId},
+        queue::{Queue, QueueChange},
+        rejection::Rejection,
+        report::{Finish, Start},
+        submission::Submission,
+        task::LeaseStatus,
+    },
+    store::{Database, Fault, LaneConnection},
+};
+
+use command::{
+    ChangeQueue, Command, CreateQueue, FinishAttempt, MessageReply, Renew, StartAttempt, Submit, Submitted,
+};
+use lane::Lane;
+use queue::LaneQueue;
+use seats::Seats;
+
+/// How long a caller waits for its answer before it is told to ask again.
+const REPLY_LIMIT: Duration = Duration::from_secs(9);
+/// What callers are told to wait while the database is away.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+
+/// One worker session, as leases and events name it.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// Whose worker it is.
+    pub principal: Arc<str>,
+    /// The stream.
+    pub session_id: SessionId,
+    /// The worker's label.
+    pub worker_name: Arc<str>,
+}
+
+/// Who asks for a write to a queue, and under which id.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Who asks.
+    pub principal: Arc<str>,
+    /// Made by the caller, so that a re-sent request is safe.
+    pub request_id: RequestId,
+}
+
+/// The running engine. A cheap handle.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    database: Database,
+    options: EngineOptions,
+    node_id: Arc<str>,
+    lanes: Vec<Arc<LaneQueue>>,
+    seats: Arc<Seats>,
+    healthy: watch::Receiver<bool>,
+    draining: AtomicBool,
+    /// Ends the services that make new work: dispatcher, reaper, heartbeat.
+    stop: CancellationToken,
+    services: TaskTracker,
+    lane_tasks: TaskTracker,
+}
+
+impl Engine {
+    /// Starts the lanes and the background services on a database whose schema is current.
+    pub async fn start(database: Database, options: EngineOptions) -> Result<Self, Fault> {
+        let node_id: Arc<str> = options.node_id.clone().into();
+        let seats = Arc::new(Seats::new(database.clone()));
+        let terms = options.lease_terms();
+        // Before anything is judged: an outage of all nodes ends now.
+        database.heartbeat(terms).await?;
+        let (lanes, lane_tasks) = (Vec::new(), TaskTracker::new());
+        let (healthy_tx, healthy) = watch::channel(true);
+        let mut inner = Inner {
+            database,
+            options,
+            node_id,
+            lanes,
+            seats,
+            healthy,
+            draining: AtomicBool::new(false),
+            stop: CancellationToken::new(),
+            services: TaskTracker::new(),
+            lane_tasks,
+        };
+        let process = uuid::Uuid::new_v4().simple();
+        for n in 0..inner.options.lane_count(&inner.database) {
+            let name = format!("{process}/{n}");
+            let connection =
+                LaneConnection::open(inner.database.clone(), inner.node_id.clone(), terms, name).await?;
+            let queue = Arc::new(LaneQueue::default());
+            inner.lanes.push(queue.clone());
+            inner.lane_tasks.spawn(Lane::new(connection, queue, inner.seats.clone()).run());
+        }
+        let engine = Self { inner: Arc::new(inner) };
+        engine.inner.services.spawn(heartbeat::run(engine.clone(), healthy_tx));
+        engine.inner.services.spawn(dispatcher::run(engine.clone()));
+        engine.inner.services.spawn(reaper::run(engine.clone()));
+        engine.inner.services.spawn(slots::run(engine.clone()));
+        Ok(engine)
+    }
+
+    /// Stops making work, finishes what is under way, closes the database.
+    pub async fn shutdown(&self) {
+        self.drain();
+        self.inner.stop.cancel();
+        self.inner.services.close();
+        self.inner.services.wait().await;
+        for lane in &self.inner.lanes {
+            lane.close();
+        }
+        self.inner.lane_tasks.close();
+        self.inner.lane_tasks.wait().await;
+        self.inner.database.close().await;
+    }
+
+    /// Takes no more submits and claims nothing more; what workers hold goes on.
+    pub fn drain(&self) {
+        self.inner.draining.store(true, Ordering::Relaxed);
+        self.inner.seats.drain_all();
+    }
+
+    /// This node's name.
+    pub fn node_id(&self) -> &Arc<str> {
+        &self.inner.node_id
+    }
+
+    /// How the engine was started.
+    pub fn options(&self) -> &EngineOptions {
+        &self.inner.options
+    }
+
+    /// The database, for reads.
+    pub fn database(&self) -> &Database {
+        &self.inner.database
+    }
+
+    /// Whether the database answers.
+    pub fn healthy(&self) -> watch::Receiver<bool> {
+        self.inner.healthy.clone()
+    }
+
+    /// Accepts a task, or finds the one that this key made before.
+    pub async fn submit(&self, submission: Submission) -> Result<Submitted, Failure> {
+        if self.inner.draining.load(Ordering::Relaxed) {
+            return Err(Failure::Draining { retry_after: Duration::from_secs(1) });
+        }
+        if !*self.inner.healthy.borrow() {
+            return Err(Failure::DatabaseUnavailable { retry_after: RETRY_AFTER });
+        }
+        let database = self.database();
+        let route =
+            database.route(&submission.queue_id, &submission.handler, &submission.handler_version).await?;
+        // What stands against a new task is judged only if the key is new (S19).
+        let admission = route.ok_or_else(|| Rejection::QueueNotFound(submission.queue_id.clone()));
+        let mut hasher = DefaultHasher::new();
+        (&submission.principal, &submission.idempotency_key).hash(&mut hasher);
+        let lane = usize::try_from(hasher.finish() % self.inner.lanes.len() as u64).unwrap_or(0);
+        self.send(lane, Submit::new(submission, admission)).await
+    }
+
+    /// Asks whether an attempt may run.
+    pub async fn start_attempt(&self, message: Start, session: &Session) -> Result<MessageReply, Failure> {
+        let lane = self.lane_of(message.attempt.task_id);
+        let lease_ms = self.inner.options.lease_ms();
+        self.send(lane, StartAttempt { message, session: session.clone(), lease_ms }).await
+    }
+
+    /// Takes a report.
+    pub async fn finish_attempt(&self, message: Finish, session: &Session) -> Result<MessageReply, Failure> {
+        let lane = self.lane_of(message.attempt.task_id);
+        self.send(lane, FinishAttempt { message, session: session.clone() }).await
+    }
+
+    /// Renews the leases that are running and valid, and tells of each as of now, in the order asked. An unstarted lease
+    /// is told of, and not extended.
+    pub async fn renew(&self, attempts: &[AttemptRef]) -> Result<Vec<LeaseStatus>, Failure> {
+        let lease_ms = self.inner.options.lease_ms();
+        let gone = LeaseStatus { valid: false, remaining_ms: 0, cancel_requested: false };
+        let mut statuses = vec![gone; attempts.len()];
+        let answers = (0..self.inner.lanes.len()).map(|lane| {
+            let mine: Vec<(usize, AttemptRef)> = attempts
+                .iter()
+                .copied()
+                .enumerate()
+                .filter(|(_, a)| self.lane_of(a.task_id) == lane)
+                .collect();
+            async move {
+                if mine.is_empty() {
+                    return Ok(Vec::new());
+                }
+                let renew = Renew { attempts: mine.iter().map(|(_, a)| *a).collect(), lease_ms };
+                let answers = self.send(lane, renew).await?;
+                Ok::<_, Failure>(mine.into_iter().map(|(i, _)| i).zip(answers).collect())
+            }
+        });
+        for (i, status) in futures_util::future::try_join_all(answers).await?.into_iter().flatten() {
+            if let Some(slot) = statuses.get_mut(i) {
+                *slot = status;
+            }
+        }
+        Ok(statuses)
+    }
+
+    /// Makes a queue.
+    pub async fn create_queue(
+        &self,
+        queue_id: String,
+        max_running: u32,
+        request: Request,
+    ) -> Result<Queue, Failure> {
+        self.send(0, CreateQueue { queue_id, max_running, request }).await
+    }
+
+    /// Changes a queue.
+    pub async fn change_queue(
+        &self,
+        queue_id: String,
+        change: QueueChange,
+        expected_revision: Option<u32>,
+        request: Request,
+    ) -> Result<Queue, Failure> {
+        self.send(0, ChangeQueue { queue_id, change, expected_revision, request }).await
+    }
+
+    /// Takes a seat at the dispatcher: from now on attempts arrive at it, each claimed and committed.
+    pub async fn take_seat(&self, request: SeatRequest) -> Result<Seat, Failure> {
+        Ok(self.inner.seats.clone().take(request).await?)
+    }
+
+    /// Sweeps once: reclaims what has lapsed. Several nodes may do so at once.
+    pub async fn sweep(&self) -> Result<Swept, Failure> {
+        reaper::run_once(self).await
+    }
+
+    fn lane_of(&self, task_id: TaskId) -> usize {
+        // The tail of a UUIDv7 is random.
+        usize::from(task_id.0.as_bytes()[15]) % self.inner.lanes.len()
+    }
+
+    /// Sends a command into a lane and waits for its answer. The command goes on if the caller does not wait.
+    async fn send<C: Command>(&self, lane: usize, command: C) -> Result<C::Reply, Failure> {
+        let Some(queue) = self.inner.lanes.get(lane) else {
+            return Err(Failure::Draining { retry_after: RETRY_AFTER });
+        };
+        let answer = queue.push(command)?;
+        match timeout(REPLY_LIMIT, answer).await {
+            Ok(Ok(reply)) => reply,
+            // The lane ended, or is too slow: nobody knows.
+            Ok(Err(_)) | Err(_) => Err(Failure::OutcomeUnknown),
+        }
+    }
+
+    fn holder(&self, session: &Session) -> Holder {
+        Holder {
+            principal: session.principal.clone(),
+            session_id: session.session_id,
+            node_id: self.inner.node_id.clone(),
+            worker_name: session.worker_name.clone(),
+        }
+    }
+}

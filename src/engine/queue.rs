@@ -1,0 +1,137 @@
+//! What waits for a lane, by class: messages of workers first, then work of the node itself, then submits.
+//!
+//! Only submits are ever refused: an overload must not keep workers from reporting.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::{Notify, oneshot};
+
+use super::{
+    Failure,
+    command::{Class, Command, Job, LaneJob},
+};
+
+/// Commands of one transaction.
+pub(super) const BATCH_COMMANDS_MAX: usize = 256;
+/// Bytes of payloads and results of one transaction.
+const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Submits that wait for one lane.
+const SUBMITS_MAX: usize = 8 * 1024;
+/// Bytes that wait for one lane.
+const BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// What waits for one lane.
+#[derive(Default)]
+pub(super) struct LaneQueue {
+    waiting: Mutex<Waiting>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    messages: VecDeque<Box<dyn LaneJob>>,
+    work: VecDeque<Box<dyn LaneJob>>,
+    submits: VecDeque<Box<dyn LaneJob>>,
+    bytes: usize,
+    closed: bool,
+}
+
+impl LaneQueue {
+    /// Adds a command; its answer arrives at the receiver after the commit.
+    pub(super) fn push<C: Command>(
+        &self,
+        command: C,
+    ) -> Result<oneshot::Receiver<Result<C::Reply, Failure>>, Failure> {
+        let (job, answer) = Job::new(command);
+        let mut waiting = self.lock();
+        if waiting.closed {
+            return Err(Failure::Draining { retry_after: Duration::from_secs(1) });
+        }
+        let bytes = job.bytes();
+        match C::CLASS {
+            Class::Message => waiting.messages.push_back(Box::new(job)),
+            Class::Work => waiting.work.push_back(Box::new(job)),
+            Class::Submit => {
+                if waiting.submits.len() >= SUBMITS_MAX || waiting.bytes + bytes > BYTES_MAX {
+                    return Err(Failure::Overloaded { retry_after: Duration::from_millis(200) });
+                }
+                waiting.submits.push_back(Box::new(job));
+            }
+        }
+        waiting.bytes += bytes;
+        drop(waiting);
+        self.wake.notify_one();
+        Ok(answer)
+    }
+
+    /// Takes what waits, up to a transaction's size; waits until there is something. None once it is closed and empty.
+    ///
+    /// Messages come first and claims last, so that a claim sees what the same transaction makes claimable.
+    pub(super) async fn take(&self) -> Option<Vec<Box<dyn LaneJob>>> {
+        loop {
+            let woken = self.wake.notified();
+            {
+                let mut waiting = self.lock();
+                let batch = waiting.take_batch();
+                if !batch.is_empty() {
+                    return Some(batch);
+                }
+                if waiting.closed {
+                    return None;
+                }
+            }
+            woken.await;
+        }
+    }
+
+    /// Takes no more commands. What waits is still done.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.wake.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn take_batch(&mut self) -> Vec<Box<dyn LaneJob>> {
+        let (mut room, mut bytes_room) = (BATCH_COMMANDS_MAX, BATCH_BYTES_MAX);
+        let mut batch = take_from(&mut self.messages, &mut room, &mut bytes_room);
+        let work = take_from(&mut self.work, &mut room, &mut bytes_room);
+        batch.extend(take_from(&mut self.submits, &mut room, &mut bytes_room));
+        batch.extend(work);
+        let taken: usize = batch.iter().map(|j| j.bytes()).sum();
+        self.bytes = self.bytes.saturating_sub(taken);
+        // Whoever gave up waiting will ask again: nobody was promised anything.
+        batch.retain(|job| !job.is_abandoned());
+        if batch.is_empty() && room < BATCH_COMMANDS_MAX {
+            return self.take_batch();
+        }
+        batch
+    }
+}
+
+fn take_from(
+    jobs: &mut VecDeque<Box<dyn LaneJob>>,
+    room: &mut usize,
+    bytes_room: &mut usize,
+) -> Vec<Box<dyn LaneJob>> {
+    let mut taken = Vec::new();
+    while let Some(job) = jobs.front() {
+        // The first always fits, or it would wait for ever.
+        let fits = job.bytes() <= *bytes_room || *bytes_room == BATCH_BYTES_MAX;
+        if *room == 0 || !fits {
+            break;
+        }
+        *room -= 1;
+        *bytes_room = bytes_room.saturating_sub(job.bytes());
+        taken.extend(jobs.pop_front());
+    }
+    taken
+}

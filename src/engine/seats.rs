@@ -1,0 +1,457 @@
+//! Where worker sessions sit: what each serves, holds and has room for, and the way an attempt takes to it.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, mpsc},
+    time::Instant,
+};
+
+use crate::{
+    domain::{
+        ids::{AttemptId, AttemptRef, Route, RouteNo, SessionId},
+        policy::RecoverySafety,
+        task::LeaseStatus,
+        time::Moment,
+    },
+    store::{Database, Due, Fault, HeldLease, RouteInfo, Wakes},
+};
+
+use super::{
+    Session,
+    claims::{DueBoard, Named, Rota},
+    command::{Ask, Claimed},
+};
+
+/// Attempts that one session may hold unstarted: a slow reader must not burn other people's budgets.
+const UNSTARTED_MAX: u32 = 64;
+/// Bytes of payload of unstarted attempts after which no further one is claimed. With one more of the largest, the
+/// promised 4 MiB hold.
+const UNSTARTED_BYTES: usize = 3 * 1024 * 1024;
+/// After a lease should have ended, how long to wait before looking: reclaiming takes a moment.
+const LOOK_AFTER: Duration = Duration::from_millis(500);
+
+/// What a session asks for when it sits down.
+#[derive(Clone, Debug)]
+pub struct SeatRequest {
+    /// The session.
+    pub session: Session,
+    /// The queues it serves.
+    pub queue_ids: Vec<String>,
+    /// The handlers it serves, with their versions.
+    pub handlers: Vec<(String, String)>,
+    /// Attempts at once.
+    pub max_in_flight: u32,
+    /// Attempts it holds already, with authority: they take slots.
+    pub held: Vec<(AttemptRef, LeaseStatus)>,
+}
+
+/// An attempt on its way to a worker, claimed and committed.
+#[derive(Clone, Debug)]
+pub struct Dispatch {
+    /// The attempt.
+    pub attempt: AttemptRef,
+    /// How many attempts there may be in all.
+    pub max_attempts: u32,
+    /// How long its lease lasts, from `claimed_at` on.
+    pub lease: Duration,
+    /// How long until the task's deadline, from `claimed_at` on.
+    pub deadline: Duration,
+    /// When it was claimed, by this node's clock; for durations only.
+    pub claimed_at: Instant,
+    /// Where it waited.
+    pub route: RouteInfo,
+    /// The version of the payload's schema.
+    pub payload_version: String,
+    /// As submitted.
+    pub payload: String,
+    /// As frozen at acceptance.
+    pub recovery_safety: RecoverySafety,
+    /// Whether an earlier execution may have had its effect.
+    pub effect_uncertain: bool,
+    /// How long the attempt may run from its granted start, in milliseconds.
+    pub attempt_timeout_ms: u32,
+}
+
+/// A session's seat. Dropping it leaves: nothing more is claimed for it; what it holds keeps its leases.
+pub struct Seat {
+    seats: Arc<Seats>,
+    session_id: SessionId,
+    unknown_queue_ids: Vec<String>,
+    dispatches: mpsc::Receiver<Dispatch>,
+    freed: Arc<Notify>,
+}
+
+/// All seats of the node.
+pub(super) struct Seats {
+    database: Database,
+    board: Mutex<Board>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct Board {
+    seats: HashMap<SessionId, Sitting>,
+    holders: HashMap<AttemptId, SessionId>,
+    rota: Rota,
+    due: DueBoard,
+    closed: bool,
+}
+
+struct Sitting {
+    session: Session,
+    queue_ids: HashSet<String>,
+    handlers: HashSet<(String, String)>,
+    known_routes: HashSet<RouteNo>,
+    max_in_flight: u32,
+    held: HashMap<AttemptId, Held>,
+    /// Slots and bytes of claims under way.
+    asked: u32,
+    draining: bool,
+    sender: mpsc::Sender<Dispatch>,
+    freed: Arc<Notify>,
+}
+
+struct Held {
+    attempt: AttemptRef,
+    payload_bytes: usize,
+    started: bool,
+    look_at: Instant,
+}
+
+impl Sitting {
+    fn unstarted(&self) -> u32 {
+        u32::try_from(self.held.values().filter(|h| !h.started).count()).unwrap_or(u32::MAX)
+    }
+
+    fn unstarted_bytes(&self) -> usize {
+        self.held.values().filter(|h| !h.started).map(|h| h.payload_bytes).sum()
+    }
+
+    fn room(&self) -> u32 {
+        if self.draining || self.asked > 0 || self.unstarted_bytes() >= UNSTARTED_BYTES {
+            return 0;
+        }
+        let held = u32::try_from(self.held.len()).unwrap_or(u32::MAX);
+        let slots = self.max_in_flight.saturating_sub(held);
+        slots.min(UNSTARTED_MAX.saturating_sub(self.unstarted()))
+    }
+
+    fn serves(&self, info: &RouteInfo) -> bool {
+        self.queue_ids.contains(&*info.queue_id)
+            && self.handlers.contains(&(info.handler.to_string(), info.handler_version.to_string()))
+    }
+}
+
+impl Seats {
+    pub(super) fn new(database: Database) -> Self {
+        Self { database, board: Mutex::default(), wake: Notify::new() }
+    }
+
+    pub(super) async fn take(self: Arc<Self>, request: SeatRequest) -> Result<Seat, Fault> {
+        let mut unknown_queue_ids = Vec::new();
+        for queue_id in &request.queue_ids {
+            if self.database.queue(queue_id).await?.is_none() {
+                unknown_queue_ids.push(queue_id.clone());
+            }
+        }
+        // Room for all that may be unstarted, so that handing over never waits.
+        let (sender, dispatches) = mpsc::channel(UNSTARTED_MAX as usize);
+        let freed = Arc::new(Notify::new());
+        let session_id = request.session.session_id;
+        let held = request.held.into_iter().map(|(attempt, lease)| {
+            let held =
+                Held { attempt, payload_bytes: 0, started: true, look_at: look_at(lease.remaining_ms) };
+            (attempt.attempt_id, held)
+        });
+        let sitting = Sitting {
+            session: request.session,
+            queue_ids: request.queue_ids.into_iter().collect(),
+            handlers: request.handlers.into_iter().collect(),
+            known_routes: HashSet::new(),
+            max_in_flight: request.max_in_flight,
+            held: held.collect(),
+            asked: 0,
+            draining: false,
+            sender,
+            freed: freed.clone(),
+        };
+        let mut board = self.lock();
+        let draining = board.closed;
+        board.holders.extend(sitting.held.keys().map(|a| (*a, session_id)));
+        board.seats.insert(session_id, Sitting { draining, ..sitting });
+        board.serve(&self.database.routes().all());
+        let routes: Vec<RouteNo> = board
+            .seats
+            .get(&session_id)
+            .map(|s| s.known_routes.iter().copied().collect())
+            .unwrap_or_default();
+        // They may have had something all along, with nobody to take it.
+        routes.into_iter().for_each(|route| board.due.name(route, Moment::from_micros(0)));
+        drop(board);
+        self.wake.notify_one();
+        Ok(Seat { seats: self, session_id, unknown_queue_ids, dispatches, freed })
+    }
+
+    /// Hears of a commit: what became claimable, which permits are free, which attempts ended.
+    pub(super) fn committed(&self, wakes: &Wakes) {
+        let mut board = self.lock();
+        if let Some(now) = wakes.now {
+            board.due.tick(now);
+        }
+        if wakes.ready.iter().any(|(route, _)| !board.rota.serves(*route)) {
+            board.serve(&self.database.routes().all());
+        }
+        for (route, at) in &wakes.ready {
+            board.due.name(*route, *at);
+        }
+        for queue in &wakes.queues {
+            for route in board.rota.routes_of(*queue) {
+                board.due.name(route, Moment::from_micros(0));
+            }
+        }
+        for attempt_id in &wakes.ended {
+            board.release(*attempt_id);
+        }
+        drop(board);
+        self.wake.notify_one();
+    }
+
+    /// Hears what a probe of the database found.
+    pub(super) fn probed(&self, due: &[Due], now: Moment) {
+        let mut board = self.lock();
+        board.due.tick(now);
+        if due.iter().any(|d| !board.rota.serves(d.route)) {
+            board.serve(&self.database.routes().all());
+        }
+        due.iter().for_each(|d| board.due.name(d.route, d.at));
+    }
+
+    /// Everything may have changed.
+    pub(super) fn look_again(&self) {
+        self.wake.notify_one();
+    }
+
+    pub(super) async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
+    /// What to claim now, for whom; and how long nothing is due if there is nothing.
+    pub(super) fn asks(&self, node_id: &Arc<str>) -> Result<(Vec<Ask>, Named), Option<Duration>> {
+        let mut board = self.lock();
+        let due = board.due.due_now();
+        let Board { seats, rota, .. } = &mut *board;
+        let shares = rota.shares(&due, |s| seats.get(&s).map_or(0, Sitting::room));
+        let mut asks = Vec::with_capacity(shares.len());
+        for share in shares {
+            let Some(sitting) = seats.get_mut(&share.session_id) else {
+                continue;
+            };
+            let slots = sitting.room();
+            sitting.asked = slots;
+            asks.push(Ask {
+                holder: crate::domain::attempt::Holder {
+                    principal: sitting.session.principal.clone(),
+                    session_id: share.session_id,
+                    node_id: node_id.clone(),
+                    worker_name: sitting.session.worker_name.clone(),
+                },
+                routes: share.routes,
+                slots,
+                bytes: UNSTARTED_BYTES.saturating_sub(sitting.unstarted_bytes()),
+            });
+        }
+        if asks.is_empty() {
+            return Err(board.due.wait(|route| board.rota.serves(route)));
+        }
+        Ok((asks, due))
+    }
+
+    /// Whether any session could take something.
+    pub(super) fn has_room(&self) -> bool {
+        self.lock().seats.values().any(|s| s.room() > 0)
+    }
+
+    /// Takes the answer to a claim: slots are held from now on.
+    pub(super) fn claimed(&self, asks: &[Ask], claimed: &[Claimed], exhausted: &[RouteNo], named: &Named) {
+        let mut board = self.lock();
+        for ask in asks {
+            if let Some(sitting) = board.seats.get_mut(&ask.holder.session_id) {
+                sitting.asked = 0;
+            }
+        }
+        for one in claimed {
+            let attempt = one.attempt();
+            let remaining_ms = one.task.lease().map_or(0, |l| l.lease_until.ms_since(l.leased_at));
+            let Some(sitting) = board.seats.get_mut(&one.session_id) else {
+                continue;
+            };
+            let held = Held {
+                attempt,
+                payload_bytes: one.task.payload_bytes as usize,
+                started: false,
+                look_at: look_at(remaining_ms),
+            };
+            sitting.held.insert(one.attempt_id, held);
+            board.holders.insert(one.attempt_id, one.session_id);
+        }
+        exhausted.iter().for_each(|route| board.due.exhausted(*route, named));
+    }
+
+    /// Hands an attempt over. If its session has gone, the lease runs out.
+    pub(super) fn hand_over(&self, session_id: SessionId, dispatch: Dispatch) {
+        let sender = self.lock().seats.get(&session_id).map(|s| s.sender.clone());
+        if sender.is_none_or(|s| s.try_send(dispatch).is_err()) {
+            tracing::debug!(%session_id, "a session left before its dispatch");
+        }
+    }
+
+    /// Attempts whose leases should have ended a while ago.
+    pub(super) fn overdue(&self) -> Vec<AttemptRef> {
+        let now = Instant::now();
+        let board = self.lock();
+        let held = board.seats.values().flat_map(|s| s.held.values());
+        held.filter(|h| h.look_at <= now).map(|h| h.attempt).collect()
+    }
+
+    /// Compares them with the leases there are.
+    pub(super) fn reconcile(&self, overdue: &[AttemptRef], leases: &[HeldLease]) {
+        let current: HashMap<AttemptId, u32> =
+            leases.iter().map(|l| (l.attempt_id, l.remaining_ms)).collect();
+        let mut board = self.lock();
+        for attempt in overdue {
+            match current.get(&attempt.attempt_id) {
+                Some(remaining_ms) => board.look_later(attempt.attempt_id, *remaining_ms),
+                None => board.release(attempt.attempt_id),
+            }
+        }
+        drop(board);
+        self.wake.notify_one();
+    }
+
+    /// Nobody gets anything more.
+    pub(super) fn drain_all(&self) {
+        let mut board = self.lock();
+        board.closed = true;
+        board.seats.values_mut().for_each(|s| s.draining = true);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Board {
+    /// Adds routes that seats serve and did not know yet.
+    fn serve(&mut self, routes: &[RouteInfo]) {
+        for (session_id, sitting) in &mut self.seats {
+            for info in routes {
+                if sitting.serves(info) && sitting.known_routes.insert(info.route.route) {
+                    let route: Route = info.route;
+                    self.rota.add(*session_id, route);
+                }
+            }
+        }
+    }
+
+    fn release(&mut self, attempt_id: AttemptId) {
+        let Some(session_id) = self.holders.remove(&attempt_id) else {
+            return;
+        };
+        if let Some(sitting) = self.seats.get_mut(&session_id) {
+            sitting.held.remove(&attempt_id);
+            sitting.freed.notify_one();
+        }
+    }
+
+    fn look_later(&mut self, attempt_id: AttemptId, remaining_ms: u32) {
+        let session = self.holders.get(&attempt_id);
+        if let Some(held) =
+            session.and_then(|s| self.seats.get_mut(s)).and_then(|s| s.held.get_mut(&attempt_id))
+        {
+            held.look_at = look_at(remaining_ms);
+        }
+    }
+}
+
+impl Claimed {
+    /// Names the attempt.
+    pub(super) fn attempt(&self) -> AttemptRef {
+        AttemptRef { task_id: self.task.id, attempt_id: self.attempt_id, epoch: self.task.attempt_count }
+    }
+}
+
+fn look_at(remaining_ms: u32) -> Instant {
+    Instant::now() + Duration::from_millis(remaining_ms.into()) + LOOK_AFTER
+}
+
+impl Seat {
+    /// Queues of the request that do not exist yet. They are served once they do.
+    pub fn unknown_queue_ids(&self) -> &[String] {
+        &self.unknown_queue_ids
+    }
+
+    /// The next attempt. Never ends by itself.
+    pub async fn next(&mut self) -> Option<Dispatch> {
+        self.dispatches.recv().await
+    }
+
+    /// A start was granted: the attempt no longer counts as unstarted.
+    pub fn started(&self, attempt_id: AttemptId, lease: LeaseStatus) {
+        let mut board = self.seats.lock();
+        if let Some(held) = board.seats.get_mut(&self.session_id).and_then(|s| s.held.get_mut(&attempt_id)) {
+            held.started = true;
+        }
+        board.look_later(attempt_id, lease.remaining_ms);
+        drop(board);
+        self.seats.wake.notify_one();
+    }
+
+    /// A lease was renewed.
+    pub fn renewed(&self, attempt_id: AttemptId, lease: LeaseStatus) {
+        self.seats.lock().look_later(attempt_id, lease.remaining_ms);
+    }
+
+    /// An attempt ended, or its lease is lost: its slot is free.
+    pub fn released(&self, attempt_id: AttemptId) {
+        self.seats.lock().release(attempt_id);
+        self.seats.wake.notify_one();
+    }
+
+    /// Takes nothing more.
+    pub fn drain(&self) {
+        if let Some(sitting) = self.seats.lock().seats.get_mut(&self.session_id) {
+            sitting.draining = true;
+        }
+    }
+
+    /// Attempts it holds, those on their way included.
+    pub fn in_flight(&self) -> usize {
+        let board = self.seats.lock();
+        board.seats.get(&self.session_id).map_or(0, |s| s.held.len() + s.asked as usize)
+    }
+
+    /// Resolves when something was released since the last call.
+    pub async fn freed(&self) {
+        self.freed.notified().await;
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut board = self.seats.lock();
+        if let Some(sitting) = board.seats.remove(&self.session_id) {
+            sitting.held.keys().for_each(|attempt_id| {
+                // A resumed attempt may sit elsewhere by now.
+                if board.holders.get(attempt_id) == Some(&self.session_id) {
+                    board.holders.remove(attempt_id);
+                }
+            });
+        }
+        board.rota.remove(self.session_id);
+    }
+}
