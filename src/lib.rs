@@ -4,3 +4,6 @@ pub mod proto;
 
 #[cfg(feature = "server")]
 pub mod domain;
+
+#[cfg(feature = "sdk")]
+pub mod sdk;
