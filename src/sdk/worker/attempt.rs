@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
-    answer::{self, Answer},
+    answer::{self, Again, Answer},
     context::{CancelReason, Context, LeaseSignal, Signals},
     delivery::Delivery,
     failure::Ending,
@@ -150,14 +150,39 @@ impl Attempt {
 
     /// The server's answer to the message that waits for one.
     pub(crate) fn on_answer(&mut self, result: &CommandResult, now: Instant) -> Next {
-        let lease = result.lease.unwrap_or(LeaseStatus {
-            valid: true,
-            remaining_ms: 0,
-            cancel_requested: false,
-        });
-        match (answer::read(result), &mut self.phase) {
-            (Answer::Accepted(_), Phase::Starting(_)) => self.on_granted(lease, result.replayed, now),
-            (Answer::Accepted(receipt), Phase::Reporting(reporting)) => {
+        match self.phase {
+            Phase::Starting(_) => self.on_start_answer(result, now),
+            Phase::Running => Next::Wait,
+            Phase::Reporting(_) => self.on_finish_answer(result, now),
+        }
+    }
+
+    fn on_start_answer(&mut self, result: &CommandResult, now: Instant) -> Next {
+        let Phase::Starting(starting) = &mut self.phase else {
+            return Next::Wait;
+        };
+        let (task_id, epoch) = (&self.id.task_id, self.id.epoch);
+        match answer::read(result) {
+            Answer::Accepted(_) => self.on_granted(result.lease, result.replayed, now),
+            Answer::Again(again) if starting.delivery.postpone(now, &again) => Next::Wait,
+            Answer::Again(Again { error, .. }) => {
+                tracing::error!(task_id, epoch, %error, "the start was never decided");
+                self.end(Ending::never_ran("the start was never decided"), now)
+            }
+            Answer::Gone(error) | Answer::Refused(error) => {
+                tracing::info!(task_id, epoch, %error, "the start was refused");
+                Next::Settled(Settled::NotStarted)
+            }
+        }
+    }
+
+    fn on_finish_answer(&mut self, result: &CommandResult, now: Instant) -> Next {
+        let Phase::Reporting(reporting) = &mut self.phase else {
+            return Next::Wait;
+        };
+        let (task_id, epoch) = (&self.id.task_id, self.id.epoch);
+        match answer::read(result) {
+            Answer::Accepted(receipt) => {
                 let evidence = receipt.disposition() != Disposition::Applied;
                 if evidence && result.lease.is_some_and(|lease| lease.valid) && !reporting.repeated {
                     // It has authority by now: the same result under a new id is applied.
@@ -167,71 +192,44 @@ impl Attempt {
                 }
                 Next::Settled(Settled::Confirmed { evidence })
             }
-            (
-                Answer::Again {
-                    error,
-                    after,
-                    suspicious,
-                },
-                Phase::Starting(starting),
-            ) => {
-                if starting.delivery.postpone(now, after, suspicious) {
-                    return Next::Wait;
-                }
-                tracing::error!(task_id = self.id.task_id, epoch = self.id.epoch, %error, "the start was never decided");
-                self.end(Ending::never_ran("the start was never decided"), now)
-            }
-            (
-                Answer::Again {
-                    error,
-                    after,
-                    suspicious,
-                },
-                Phase::Reporting(reporting),
-            ) => {
-                if reporting.delivery.postpone(now, after, suspicious) {
-                    return Next::Wait;
-                }
-                tracing::error!(task_id = self.id.task_id, epoch = self.id.epoch, %error, "the report was never decided");
+            Answer::Again(again) if reporting.delivery.postpone(now, &again) => Next::Wait,
+            Answer::Again(Again { error, .. }) => {
+                tracing::error!(task_id, epoch, %error, "the report was never decided");
                 Next::Settled(Settled::Refused)
             }
-            (Answer::Gone(error) | Answer::Refused(error), Phase::Starting(_)) => {
-                tracing::info!(task_id = self.id.task_id, epoch = self.id.epoch, %error, "the start was refused");
-                Next::Settled(Settled::NotStarted)
-            }
-            (Answer::Gone(error), Phase::Reporting(_)) => {
-                tracing::warn!(task_id = self.id.task_id, epoch = self.id.epoch, %error, "the report came to nothing");
+            Answer::Gone(error) => {
+                tracing::warn!(task_id, epoch, %error, "the report came to nothing");
                 Next::Settled(Settled::Refused)
             }
-            (Answer::Refused(error), Phase::Reporting(_)) => {
-                tracing::warn!(task_id = self.id.task_id, epoch = self.id.epoch, %error, "the report was refused");
+            Answer::Refused(error) => {
+                tracing::warn!(task_id, epoch, outcome = ?reporting.finish.outcome(), %error, "the report was refused");
                 self.downgrade(&error, now)
             }
-            (_, Phase::Running) => Next::Wait,
         }
     }
 
     /// The start is authorized; whether the handler is still called depends on the lease as of now.
-    fn on_granted(&mut self, lease: LeaseStatus, replayed: bool, now: Instant) -> Next {
-        if !lease.valid {
+    fn on_granted(&mut self, lease: Option<LeaseStatus>, replayed: bool, now: Instant) -> Next {
+        if lease.is_some_and(|lease| !lease.valid) {
             // The answer came too late, and somebody else may have the task. Nothing happened here: worth telling.
-            self.lease.answered(lease);
             return self.end(
                 Ending::never_ran("the lease had ended before the handler was called"),
                 now,
             );
         }
-        if lease.cancel_requested {
+        if lease.is_some_and(|lease| lease.cancel_requested) {
             return self.end(Ending::canceled_before_run(), now);
         }
         match mem::replace(&mut self.phase, Phase::Running) {
             Phase::Starting(starting) => {
-                self.learn(lease);
                 let deadline = starting.deadline(replayed);
-                self.deadline = Some(deadline);
                 let mut dispatch = *starting.dispatch;
                 let payload = mem::take(&mut dispatch.payload);
                 let context = self.signals.context(dispatch, deadline);
+                self.deadline = Some(deadline);
+                if let Some(lease) = lease {
+                    self.learn(lease);
+                }
                 Next::Run(Box::new(Run {
                     attempt_id: self.id.attempt_id.clone(),
                     context,
@@ -316,6 +314,10 @@ impl Attempt {
 
     /// Takes in what the server says about the lease.
     pub(crate) fn learn(&mut self, status: LeaseStatus) {
+        if !self.is_started() {
+            // The start's own answer decides.
+            return;
+        }
         let signal = self.lease.answered(status);
         self.signals.lease(signal);
         if !matches!(self.phase, Phase::Running) {

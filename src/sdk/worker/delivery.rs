@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::answer::Again;
 use crate::sdk::backoff::Backoff;
 
 /// How long an answer may stay out on a living stream before the message is sent again.
@@ -36,12 +37,12 @@ impl Delivery {
     }
 
     /// The server asks for the same message again. False when that has gone on for too long.
-    pub(crate) fn postpone(&mut self, now: Instant, after: Option<Duration>, suspicious: bool) -> bool {
-        self.suspicious += u32::from(suspicious);
+    pub(crate) fn postpone(&mut self, now: Instant, again: &Again) -> bool {
+        self.suspicious += u32::from(again.suspicious);
         let backoff = self
             .backoff
             .get_or_insert_with(|| Backoff::new(RESEND_DELAY_FIRST, RESEND_DELAY_LIMIT));
-        self.due = now + backoff.next_delay().max(after.unwrap_or_default());
+        self.due = now + backoff.next_delay().max(again.after.unwrap_or_default());
         self.suspicious <= SUSPICIOUS_ANSWERS_MAX
     }
 }

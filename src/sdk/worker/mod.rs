@@ -14,6 +14,8 @@ mod lease;
 mod link;
 mod protocol;
 mod pulse;
+#[cfg(test)]
+mod tests;
 
 pub use builder::{DEFAULT_DRAIN_LIMIT, DEFAULT_RESULT_BYTES_MAX, DEFAULT_SLOTS, WorkerBuilder};
 pub use context::{CancelReason, Context};
