@@ -1,6 +1,8 @@
 //! Orbit, a durable task control plane: it retries only what is known to be safe.
 
 pub mod proto;
+#[cfg(feature = "sdk")]
+pub mod sdk;
 
 #[cfg(feature = "server")]
 pub mod domain;

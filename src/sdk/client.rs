@@ -1,0 +1,272 @@
+//! The producer's client.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep};
+
+use super::{
+    backoff::Backoff,
+    call::{Caller, millis},
+    endpoint::{Endpoints, MESSAGE_BYTES_MAX, Transport},
+    error::Error,
+    submit::Submit,
+};
+use crate::proto::{
+    Attempt, GetTaskRequest, ListAttemptsRequest, ListAttemptsResponse, SubmitTaskRequest,
+    SubmitTaskResponse, Task, TaskState, TaskView, task_service_client::TaskServiceClient,
+};
+
+/// Where a server listens unless told otherwise.
+pub const DEFAULT_URL: &str = "http://127.0.0.1:7070";
+
+/// How long a unary call may take, all its tries together, unless the client says otherwise.
+pub const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+const WAIT_POLL_FIRST: Duration = Duration::from_millis(25);
+const WAIT_POLL_LIMIT: Duration = Duration::from_millis(500);
+const ATTEMPTS_PAGE_SIZE: i32 = 1_000;
+
+/// Talks to one Orbit cluster. Cheap to clone; all clones share their connections.
+///
+/// A call is sent again, with the same key or request id, while the server is unavailable or the connection breaks,
+/// until the call timeout (10 s unless set). With several addresses it moves on to the next.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), orbit::sdk::Error> {
+/// use orbit::sdk::Client;
+///
+/// let client = Client::connect("http://127.0.0.1:7070")?;
+/// let submitted = client
+///     .submit("default", "text.normalize", "v1")
+///     .idempotency_key("greeting-1")
+///     .payload(&serde_json::json!({ "text": " hello " }))
+///     .max_attempts(3)
+///     .send()
+///     .await?;
+/// println!("accepted {}", submitted.task.task_id);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Client {
+    endpoints: Arc<Endpoints>,
+    caller: Caller,
+}
+
+/// What a [`Client`] is made from.
+#[derive(Debug, Clone)]
+#[must_use = "a client is made by `.build()`"]
+pub struct ClientBuilder {
+    urls: Vec<String>,
+    ca_pem: Option<String>,
+    token: Option<String>,
+    call_timeout: Duration,
+}
+
+impl ClientBuilder {
+    /// Adds an address, `http://host:port` or `https://host:port`, or several separated by commas.
+    pub fn url(mut self, url: impl AsRef<str>) -> Self {
+        let urls = url
+            .as_ref()
+            .split(',')
+            .map(str::trim)
+            .filter(|url| !url.is_empty());
+        self.urls.extend(urls.map(str::to_owned));
+        self
+    }
+
+    /// Trusts this certificate authority (PEM) instead of the system's, for `https` addresses.
+    pub fn ca_certificate_pem(mut self, pem: impl Into<String>) -> Self {
+        self.ca_pem = Some(pem.into());
+        self
+    }
+
+    /// Sends `authorization: Bearer …` with every call and stream.
+    pub fn bearer_token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// How long one call may take, all its tries together. Default [`DEFAULT_CALL_TIMEOUT`].
+    pub fn call_timeout(mut self, timeout: Duration) -> Self {
+        self.call_timeout = timeout;
+        self
+    }
+
+    /// Makes the client; connects when it is first used. Errors of kind `Config`: no or a wrong address, a token that
+    /// no header can carry, a call outside of a tokio runtime.
+    pub fn build(self) -> Result<Client, Error> {
+        let endpoints = Endpoints::parse(&self.urls, self.ca_pem.as_deref(), self.token.as_deref())?;
+        let caller = Caller::new(&endpoints, self.call_timeout)?;
+        Ok(Client {
+            endpoints: Arc::new(endpoints),
+            caller,
+        })
+    }
+}
+
+impl Client {
+    /// A client for one address, or for several of the same cluster separated by commas.
+    ///
+    /// Connects when it is first used, so a server that is not there yet is no error here. Errors as
+    /// [`ClientBuilder::build`].
+    pub fn connect(urls: impl AsRef<str>) -> Result<Self, Error> {
+        Self::builder().url(urls).build()
+    }
+
+    /// A client with a token, its own certificate authority or another call timeout.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder {
+            urls: Vec::new(),
+            ca_pem: None,
+            token: None,
+            call_timeout: DEFAULT_CALL_TIMEOUT,
+        }
+    }
+
+    /// The same client, on the same connections, with another call timeout.
+    #[must_use]
+    pub fn with_call_timeout(&self, timeout: Duration) -> Self {
+        Self {
+            endpoints: Arc::clone(&self.endpoints),
+            caller: self.caller.with_timeout(timeout),
+        }
+    }
+
+    /// Begins to submit a task to a queue, for the handler of that name and version.
+    pub fn submit(
+        &self,
+        queue: impl Into<String>,
+        handler: impl Into<String>,
+        handler_version: impl Into<String>,
+    ) -> Submit {
+        Submit::new(self.clone(), queue.into(), handler.into(), handler_version.into())
+    }
+
+    /// The task as of now, with payload and result. Reason `TASK_NOT_FOUND`.
+    pub async fn get(&self, task_id: &str) -> Result<Task, Error> {
+        self.get_view(task_id, TaskView::Full).await
+    }
+
+    /// The task as of now, in the view asked for: BASIC leaves payload and result out. Reason `TASK_NOT_FOUND`.
+    pub async fn get_view(&self, task_id: &str, view: TaskView) -> Result<Task, Error> {
+        let request = GetTaskRequest {
+            task_id: task_id.to_owned(),
+            view: view.into(),
+        };
+        let answer = self
+            .caller
+            .call("GetTask", &request, |transport, request| async move {
+                tasks(transport).get_task(request).await
+            })
+            .await?;
+        answer
+            .task
+            .ok_or_else(|| Error::protocol("GetTask was answered without a task"))
+    }
+
+    /// All attempts of the task, oldest first, with what they reported. Reason `TASK_NOT_FOUND`.
+    ///
+    /// Holds the whole history in memory; [`attempts_page`](Self::attempts_page) reads a long one in portions.
+    pub async fn attempts(&self, task_id: &str) -> Result<Vec<Attempt>, Error> {
+        let mut all = Vec::new();
+        let mut token = String::new();
+        loop {
+            let page = self.attempts_page(task_id, ATTEMPTS_PAGE_SIZE, &token).await?;
+            all.extend(page.attempts);
+            if page.next_page_token.is_empty() {
+                return Ok(all);
+            }
+            token = page.next_page_token;
+        }
+    }
+
+    /// One page of the task's attempts: at most `page_size`, from `page_token` on (empty for the first page).
+    pub async fn attempts_page(
+        &self,
+        task_id: &str,
+        page_size: i32,
+        page_token: &str,
+    ) -> Result<ListAttemptsResponse, Error> {
+        let request = ListAttemptsRequest {
+            task_id: task_id.to_owned(),
+            page_size,
+            page_token: page_token.to_owned(),
+        };
+        self.caller
+            .call("ListAttempts", &request, |transport, request| async move {
+                tasks(transport).list_attempts(request).await
+            })
+            .await
+    }
+
+    /// Waits until the task is SUCCEEDED, FAILED, CANCELED or `NEEDS_REVIEW`, at most `limit`, and returns it whole.
+    ///
+    /// Goes on waiting while the server is away. An error of kind `Timeout` when the task is not settled by then;
+    /// reason `TASK_NOT_FOUND`.
+    pub async fn wait(&self, task_id: &str, limit: Duration) -> Result<Task, Error> {
+        let deadline = Instant::now() + limit;
+        let mut backoff = Backoff::new(WAIT_POLL_FIRST, WAIT_POLL_LIMIT);
+        let mut state = TaskState::Unspecified;
+        let mut last = None;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let message = format!(
+                    "task {task_id} was not settled within {} ms; its last known state is {}",
+                    millis(limit),
+                    state.as_str_name()
+                );
+                return Err(Error::timeout(message, last));
+            }
+            let client = self.with_call_timeout(left.min(self.caller.timeout()));
+            // The payload is not worth fetching with every look.
+            let view = if is_settled(state) {
+                TaskView::Full
+            } else {
+                TaskView::Basic
+            };
+            match client.get_view(task_id, view).await {
+                Ok(task) if view == TaskView::Full => return Ok(task),
+                Ok(task) => {
+                    state = task.state();
+                    last = None;
+                }
+                Err(error) if error.is_transient() => last = Some(error),
+                Err(error) => return Err(error),
+            }
+            if !is_settled(state) {
+                let left = deadline.saturating_duration_since(Instant::now());
+                sleep(backoff.next_delay().min(left)).await;
+            }
+        }
+    }
+
+    pub(crate) async fn submit_task(&self, request: &SubmitTaskRequest) -> Result<SubmitTaskResponse, Error> {
+        self.caller
+            .call("SubmitTask", request, |transport, request| async move {
+                tasks(transport).submit_task(request).await
+            })
+            .await
+    }
+
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    pub(crate) fn endpoints(&self) -> &Arc<Endpoints> {
+        &self.endpoints
+    }
+}
+
+fn tasks(transport: Transport) -> TaskServiceClient<Transport> {
+    TaskServiceClient::new(transport).max_decoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// Whether nothing more happens to the task by itself.
+fn is_settled(state: TaskState) -> bool {
+    match state {
+        TaskState::Succeeded | TaskState::Failed | TaskState::Canceled | TaskState::NeedsReview => true,
+        TaskState::Unspecified | TaskState::Waiting | TaskState::Leased | TaskState::Running => false,
+    }
+}
