@@ -47,9 +47,7 @@ async fn normalize(context: Context, input: Text) -> Result<Text, Failure> {
     if context.attempt_number() == 1 {
         return Err(Failure::retryable("TEMPORARY_REJECTION").message("not now"));
     }
-    Ok(Text {
-        text: input.text.trim().to_uppercase(),
-    })
+    Ok(Text { text: input.text.trim().to_uppercase() })
 }
 
 #[tokio::main]
@@ -143,21 +141,10 @@ fn check(task: &Task, attempts: &[Attempt]) -> Outcome<bool> {
         return Err(format!("2 attempts were expected, not {}", attempts.len()).into());
     };
     let states = (first.state(), second.state(), task.state());
-    if states
-        != (
-            AttemptState::Failed,
-            AttemptState::Succeeded,
-            TaskState::Succeeded,
-        )
-    {
+    if states != (AttemptState::Failed, AttemptState::Succeeded, TaskState::Succeeded) {
         return Err(format!("unexpected states {states:?}").into());
     }
-    if !first.retryable
-        || first
-            .error
-            .as_ref()
-            .is_none_or(|error| error.code != "TEMPORARY_REJECTION")
-    {
+    if !first.retryable || first.error.as_ref().is_none_or(|error| error.code != "TEMPORARY_REJECTION") {
         return Err(format!("the first attempt did not end as expected: {first:?}").into());
     }
     if task.result != r#"{"text":"SAFE RETRY"}"# {
@@ -167,10 +154,7 @@ fn check(task: &Task, attempts: &[Attempt]) -> Outcome<bool> {
     let ended = SystemTime::try_from(first.ended_at.ok_or("the first attempt has no end")?)?;
     let claimed = SystemTime::try_from(second.leased_at.ok_or("the second attempt has no claim")?)?;
     let waited = claimed.duration_since(ended).unwrap_or_default();
-    eprintln!(
-        "the second attempt was claimed {} ms after the end of the first",
-        waited.as_millis()
-    );
+    eprintln!("the second attempt was claimed {} ms after the end of the first", waited.as_millis());
     if waited < INITIAL_DELAY / 2 {
         return Err(format!("the backoff was cut short: {} ms", waited.as_millis()).into());
     }

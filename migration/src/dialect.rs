@@ -21,10 +21,7 @@ impl Dialect {
         match manager.get_database_backend() {
             DbBackend::MySql => Ok(Self::MySql),
             DbBackend::Sqlite => Ok(Self::Sqlite),
-            other => Err(DbErr::BackendNotSupported {
-                db: other.as_str(),
-                ctx: "Orbit's schema",
-            }),
+            other => Err(DbErr::BackendNotSupported { db: other.as_str(), ctx: "Orbit's schema" }),
         }
     }
 
@@ -33,11 +30,7 @@ impl Dialect {
             Self::MySql => mysql,
             Self::Sqlite => sqlite.to_owned(),
         };
-        ColumnDef::new(name)
-            .custom(Alias::new(kind))
-            .not_null()
-            .comment(comment)
-            .take()
+        ColumnDef::new(name).custom(Alias::new(kind)).not_null().comment(comment).take()
     }
 
     /// A short number that the database gives, and the primary key.
@@ -115,19 +108,11 @@ pub(crate) fn zero(mut column: ColumnDef) -> ColumnDef {
 }
 
 pub(crate) fn primary_key(columns: &[&'static str]) -> IndexCreateStatement {
-    columns
-        .iter()
-        .fold(Index::create().primary().take(), |mut key, column| {
-            key.col(*column).take()
-        })
+    columns.iter().fold(Index::create().primary().take(), |mut key, column| key.col(*column).take())
 }
 
 pub(crate) fn unique_key(name: &'static str, columns: &[&'static str]) -> IndexCreateStatement {
-    columns
-        .iter()
-        .fold(Index::create().unique().name(name).take(), |mut key, column| {
-            key.col(*column).take()
-        })
+    columns.iter().fold(Index::create().unique().name(name).take(), |mut key, column| key.col(*column).take())
 }
 
 /// A CHECK constraint: its name and its condition, in SQL that both dialects understand.
@@ -140,16 +125,9 @@ pub(crate) async fn create_table(
     columns: Vec<ColumnDef>,
     keys: impl IntoIterator<Item = IndexCreateStatement>,
 ) -> Result<(), DbErr> {
-    let mut table = Table::create()
-        .table(name)
-        .if_not_exists()
-        .comment(comment)
-        .take();
+    let mut table = Table::create().table(name).if_not_exists().comment(comment).take();
     if Dialect::of(manager)? == Dialect::MySql {
-        table
-            .engine("InnoDB")
-            .character_set("utf8mb4")
-            .collate("utf8mb4_bin");
+        table.engine("InnoDB").character_set("utf8mb4").collate("utf8mb4_bin");
     }
     for column in columns {
         table.col(column);
@@ -184,9 +162,7 @@ pub(crate) async fn add_column(
     if manager.has_column(table, column.get_column_name()).await? {
         return Ok(());
     }
-    manager
-        .alter_table(Table::alter().table(table).add_column(column).take())
-        .await
+    manager.alter_table(Table::alter().table(table).add_column(column).take()).await
 }
 
 /// Adds the constraints that `table` lacks, all at once: on both databases that copies the table.
@@ -235,10 +211,7 @@ async fn rebuild_with_checks(
 ) -> Result<(), DbErr> {
     let transaction = manager.begin().await?;
     let definition = "SELECT sql AS value FROM sqlite_master WHERE type = 'table' AND name = ?";
-    let old = strings(&transaction, definition, table)
-        .await?
-        .pop()
-        .unwrap_or_default();
+    let old = strings(&transaction, definition, table).await?.pop().unwrap_or_default();
     let missing: Vec<String> = checks
         .iter()
         .filter(|(name, _)| !old.contains(&format!("CONSTRAINT {name} CHECK")))
@@ -250,13 +223,10 @@ async fn rebuild_with_checks(
     let indexes =
         "SELECT sql AS value FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL AND tbl_name = ?";
     let indexes = strings(&transaction, indexes, table).await?;
-    let body = old
-        .strip_prefix(&format!("CREATE TABLE \"{table}\" ("))
-        .and_then(|body| body.rsplit_once(')'));
+    let body =
+        old.strip_prefix(&format!("CREATE TABLE \"{table}\" (")).and_then(|body| body.rsplit_once(')'));
     let Some((columns, options)) = body else {
-        return Err(DbErr::Migration(format!(
-            "table {table} is not defined as expected: {old}"
-        )));
+        return Err(DbErr::Migration(format!("table {table} is not defined as expected: {old}")));
     };
 
     let missing = missing.join(", ");

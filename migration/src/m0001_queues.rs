@@ -16,10 +16,7 @@ impl MigrationTrait for Migration {
             d.name("queue_id", 128, "The queue's public id"),
             zero(d.flag("paused", "1: no claim commits")),
             zero(d.int("max_running", "Permits over all nodes; 0 is unlimited")),
-            zero(d.bigint(
-                "claim_count",
-                "Guard: written by each claim while the queue is limited",
-            )),
+            zero(d.bigint("claim_count", "Guard: written by each claim while the queue is limited")),
             d.int("revision", "Raised by one with every change of the settings"),
             d.moment("created_at", "When the queue was created"),
             d.moment("updated_at", "When the settings last changed"),
@@ -35,14 +32,8 @@ impl MigrationTrait for Migration {
             d.moment("created_at", "When the route was first used"),
         ];
         let key = unique_key("routes_queue_handler", &["queue", "handler", "handler_version"]);
-        create_table(
-            manager,
-            "routes",
-            "Each queue, handler and version ever used together",
-            routes,
-            [key],
-        )
-        .await
+        create_table(manager, "routes", "Each queue, handler and version ever used together", routes, [key])
+            .await
     }
 
     async fn down(&self, _: &SchemaManager) -> Result<(), DbErr> {

@@ -21,10 +21,8 @@ impl MigrationTrait for Migration {
         create_index(manager, "leases", "leases_lease_until", &["lease_until"]).await?;
         create_index(manager, "leases", "leases_queue", &["queue"]).await?;
 
-        let reviews = vec![
-            d.id16("task_id", "The task: tasks.task_id"),
-            d.int("queue", "The task's queue: queues.id"),
-        ];
+        let reviews =
+            vec![d.id16("task_id", "The task: tasks.task_id"), d.int("queue", "The task's queue: queues.id")];
         let key = primary_key(&["task_id"]);
         create_table(manager, "reviews", "The NEEDS_REVIEW tasks", reviews, [key]).await?;
         create_index(manager, "reviews", "reviews_queue", &["queue"]).await
@@ -42,10 +40,7 @@ fn attempts(d: Dialect) -> Vec<ColumnDef> {
         d.id16("task_id", "The task: tasks.task_id"),
         d.int("epoch", "The attempt's number and fencing token, from 1"),
         d.id16("attempt_id", "UUID of the attempt"),
-        d.code(
-            "state",
-            "3 SUCCEEDED, 4 FAILED, 5 UNKNOWN, 6 UNSTARTED, 7 CANCELED",
-        ),
+        d.code("state", "3 SUCCEEDED, 4 FAILED, 5 UNKNOWN, 6 UNSTARTED, 7 CANCELED"),
         d.name("principal", 128, "Who claimed it"),
         d.id16("session_id", "UUID of the worker session that held it"),
         d.name("node_id", 64, "The node that claimed it"),
@@ -60,10 +55,7 @@ fn attempts(d: Dialect) -> Vec<ColumnDef> {
         null(d.json("error_details", "Reported error, details as JSON text")),
         d.code("decision", "What was decided at its end: orbit.v1.Decision"),
         d.code("cause", causes),
-        null(d.int(
-            "delay_ms",
-            "The backoff that followed it (milliseconds); null without a retry",
-        )),
+        null(d.int("delay_ms", "The backoff that followed it (milliseconds); null without a retry")),
     ]
 }
 

@@ -31,14 +31,8 @@ impl MigrationTrait for Migration {
             d.moment("created_at", "When it was answered"),
         ];
         let key = primary_key(&["principal", "request_id"]);
-        create_table(
-            manager,
-            "requests",
-            "Stored answers to administrative commands",
-            requests,
-            [key],
-        )
-        .await?;
+        create_table(manager, "requests", "Stored answers to administrative commands", requests, [key])
+            .await?;
 
         let lane_commits = vec![
             d.name("lane", 96, "Node and lane"),
@@ -51,10 +45,7 @@ impl MigrationTrait for Migration {
 
         let cluster = vec![
             d.code("id", "Always 1"),
-            d.moment(
-                "last_seen",
-                "When a node last reached the database; 0 before the first",
-            ),
+            d.moment("last_seen", "When a node last reached the database; 0 before the first"),
         ];
         let key = primary_key(&["id"]);
         create_table(manager, "cluster", "One row, for all nodes", cluster, [key]).await?;
@@ -79,10 +70,7 @@ fn receipts(d: Dialect) -> Vec<ColumnDef> {
         d.code("digest_version", "How the digest was computed"),
         d.code("disposition", "1 APPLIED, 2 EVIDENCE"),
         d.code("task_state", "The task's state: as in tasks.state"),
-        null(d.code(
-            "decision",
-            "What was decided: orbit.v1.Decision; null if nothing was",
-        )),
+        null(d.code("decision", "What was decided: orbit.v1.Decision; null if nothing was")),
         d.flag("effect_uncertain", "1: the task was in doubt"),
         null(d.moment("next_available_at", "With a retry: earliest next claim")),
         d.moment("committed_at", "Database time of the transaction"),

@@ -117,19 +117,12 @@ pub async fn migrate_to(db: &DatabaseConnection, step: u32) -> Result<Migrated, 
     }
     let applied = applied(status(db).await?)?;
     if applied >= step {
-        return Ok(Migrated {
-            from: applied,
-            to: applied,
-        });
+        return Ok(Migrated { from: applied, to: applied });
     }
     match db.get_database_backend() {
         DbBackend::MySql => migrate_mysql(db, step).await,
         DbBackend::Sqlite => migrate_sqlite(db, step).await,
-        other => Err(DbErr::BackendNotSupported {
-            db: other.as_str(),
-            ctx: "Orbit's schema",
-        }
-        .into()),
+        other => Err(DbErr::BackendNotSupported { db: other.as_str(), ctx: "Orbit's schema" }.into()),
     }
 }
 
@@ -174,9 +167,7 @@ async fn take_lock(connection: &DatabaseTransaction) -> Result<(), MigrateError>
     let taken: Option<i64> = row.map(|row| row.try_get("", "taken")).transpose()?.flatten();
     match taken {
         Some(1) => Ok(()),
-        _ => Err(MigrateError::Busy {
-            waited_seconds: OTHER_NODE_SECONDS,
-        }),
+        _ => Err(MigrateError::Busy { waited_seconds: OTHER_NODE_SECONDS }),
     }
 }
 
@@ -226,14 +217,8 @@ async fn read_status(manager: &SchemaManager<'_>) -> Result<SchemaStatus, DbErr>
     if !manager.has_table(table.to_string()).await? {
         return Ok(SchemaStatus::Empty);
     }
-    let rows = manager
-        .get_connection()
-        .query_all(Query::select().column("version").from(table))
-        .await?;
-    let names = rows
-        .iter()
-        .map(|row| row.try_get("", "version"))
-        .collect::<Result<Vec<String>, _>>()?;
+    let rows = manager.get_connection().query_all(Query::select().column("version").from(table)).await?;
+    let names = rows.iter().map(|row| row.try_get("", "version")).collect::<Result<Vec<String>, _>>()?;
     let migrations = Migrator::migrations();
     let (applied, known) = (count(names.len()), count(migrations.len()));
     let is_known = |name: &String| migrations.iter().any(|migration| migration.name() == name);
@@ -269,10 +254,7 @@ fn is_passing(error: &DbErr) -> bool {
     };
     if let Some(error) = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>() {
         // Lock wait, deadlock; table, column, key, constraint exists; the record of a migration exists.
-        return matches!(
-            error.number(),
-            1205 | 1213 | 1050 | 1060 | 1061 | 1062 | 1826 | 3822
-        );
+        return matches!(error.number(), 1205 | 1213 | 1050 | 1060 | 1061 | 1062 | 1826 | 3822);
     }
     // SQLITE_BUSY with its extended forms.
     matches!(error.code().as_deref(), Some("5" | "261" | "517"))

@@ -37,12 +37,16 @@ impl Lane {
     ) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async move {
             let mut needs = Needs::default();
-            jobs.iter().for_each(|job| job.needs(&mut needs));
+            for job in &jobs {
+                job.needs(&mut needs);
+            }
             let outcome =
                 self.connection.run(&needs, |ws| jobs.iter_mut().for_each(|job| job.apply(ws))).await;
             match outcome {
                 Ok(((), wakes)) => {
-                    jobs.into_iter().for_each(|job| job.deliver());
+                    for job in jobs {
+                        job.deliver();
+                    }
                     self.seats.committed(&wakes);
                 }
                 Err(BatchError::Unavailable) => {
@@ -63,5 +67,7 @@ impl Lane {
 }
 
 fn fail(jobs: Vec<Box<dyn LaneJob>>, failure: &Failure) {
-    jobs.into_iter().for_each(|job| job.fail(failure.clone()));
+    for job in jobs {
+        job.fail(failure.clone());
+    }
 }

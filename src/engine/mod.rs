@@ -32,7 +32,6 @@ pub use seats::{Dispatch, Seat, SeatRequest};
 
 use crate::{
     domain::{
-        attempt::Holder,
         ids::{AttemptRef, RequestId, SessionId, TaskId},
         queue::{Queue, QueueChange},
         rejection::Rejection,
@@ -282,15 +281,6 @@ impl Engine {
             Ok(Ok(reply)) => reply,
             // The lane ended, or is too slow: nobody knows.
             Ok(Err(_)) | Err(_) => Err(Failure::OutcomeUnknown),
-        }
-    }
-
-    fn holder(&self, session: &Session) -> Holder {
-        Holder {
-            principal: session.principal.clone(),
-            session_id: session.session_id,
-            node_id: self.inner.node_id.clone(),
-            worker_name: session.worker_name.clone(),
         }
     }
 }

@@ -30,7 +30,7 @@ impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             node_id: format!("node-{}", uuid::Uuid::new_v4().simple()),
-            lease: Duration::from_secs(60),
+            lease: Duration::from_mins(1),
             start_window: Duration::from_secs(15),
             sweep_interval: Duration::from_millis(250),
             poll_interval: Duration::from_millis(200),

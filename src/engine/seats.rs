@@ -191,7 +191,9 @@ impl Seats {
             .map(|s| s.known_routes.iter().copied().collect())
             .unwrap_or_default();
         // They may have had something all along, with nobody to take it.
-        routes.into_iter().for_each(|route| board.due.name(route, Moment::from_micros(0)));
+        for route in routes {
+            board.due.name(route, Moment::from_micros(0));
+        }
         drop(board);
         self.wake.notify_one();
         Ok(Seat { seats: self, session_id, unknown_queue_ids, dispatches, freed })
@@ -228,7 +230,9 @@ impl Seats {
         if due.iter().any(|d| !board.rota.serves(d.route)) {
             board.serve(&self.database.routes().all());
         }
-        due.iter().for_each(|d| board.due.name(d.route, d.at));
+        for d in due {
+            board.due.name(d.route, d.at);
+        }
     }
 
     /// Everything may have changed.
@@ -299,7 +303,9 @@ impl Seats {
             sitting.held.insert(one.attempt_id, held);
             board.holders.insert(one.attempt_id, one.session_id);
         }
-        exhausted.iter().for_each(|route| board.due.exhausted(*route, named));
+        for route in exhausted {
+            board.due.exhausted(*route, named);
+        }
     }
 
     /// Hands an attempt over. If its session has gone, the lease runs out.

@@ -46,10 +46,7 @@ mod tests {
         let (first, limit) = (Duration::from_millis(100), Duration::from_secs(2));
         let mut one = Backoff::new(first, limit);
         let delays: Vec<_> = (0..64).map(|_| one.next_delay()).collect();
-        assert!(
-            delays.iter().all(|delay| (first..=2 * limit).contains(delay)),
-            "{delays:?}"
-        );
+        assert!(delays.iter().all(|delay| (first..=2 * limit).contains(delay)), "{delays:?}");
         assert!(delays[10..].iter().all(|delay| *delay >= limit), "{delays:?}");
 
         let mut other = Backoff::new(first, limit);

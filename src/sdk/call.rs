@@ -31,21 +31,13 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(crate) fn new(endpoints: &Endpoints, timeout: Duration) -> Result<Self, Error> {
-        let channels = (0..endpoints.len())
-            .map(|index| endpoints.channel(index))
-            .collect::<Result<_, _>>()?;
-        Ok(Self {
-            channels,
-            preferred: Arc::new(AtomicUsize::new(0)),
-            timeout,
-        })
+        let channels =
+            (0..endpoints.len()).map(|index| endpoints.channel(index)).collect::<Result<_, _>>()?;
+        Ok(Self { channels, preferred: Arc::new(AtomicUsize::new(0)), timeout })
     }
 
     pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
-        Self {
-            timeout,
-            ..self.clone()
-        }
+        Self { timeout, ..self.clone() }
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -87,9 +79,7 @@ impl Caller {
             }
             // Only if no other call has moved on already.
             let next = index.wrapping_add(1);
-            let _ = self
-                .preferred
-                .compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.preferred.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
 
             let delay = backoff.next_delay().max(error.retry_after().unwrap_or_default());
             if Instant::now() + delay >= deadline {
@@ -104,11 +94,7 @@ impl Caller {
 
     /// With several addresses one that swallows everything must leave time for another.
     fn try_time(&self, left: Duration) -> Duration {
-        if self.channels.len() > 1 {
-            left.min(self.timeout / 3)
-        } else {
-            left
-        }
+        if self.channels.len() > 1 { left.min(self.timeout / 3) } else { left }
     }
 }
 

@@ -66,11 +66,7 @@ pub struct ClientBuilder {
 impl ClientBuilder {
     /// Adds an address, `http://host:port` or `https://host:port`, or several separated by commas.
     pub fn url(mut self, url: impl AsRef<str>) -> Self {
-        let urls = url
-            .as_ref()
-            .split(',')
-            .map(str::trim)
-            .filter(|url| !url.is_empty());
+        let urls = url.as_ref().split(',').map(str::trim).filter(|url| !url.is_empty());
         self.urls.extend(urls.map(str::to_owned));
         self
     }
@@ -98,10 +94,7 @@ impl ClientBuilder {
     pub fn build(self) -> Result<Client, Error> {
         let endpoints = Endpoints::parse(&self.urls, self.ca_pem.as_deref(), self.token.as_deref())?;
         let caller = Caller::new(&endpoints, self.call_timeout)?;
-        Ok(Client {
-            endpoints: Arc::new(endpoints),
-            caller,
-        })
+        Ok(Client { endpoints: Arc::new(endpoints), caller })
     }
 }
 
@@ -116,21 +109,13 @@ impl Client {
 
     /// A client with a token, its own certificate authority or another call timeout.
     pub fn builder() -> ClientBuilder {
-        ClientBuilder {
-            urls: Vec::new(),
-            ca_pem: None,
-            token: None,
-            call_timeout: DEFAULT_CALL_TIMEOUT,
-        }
+        ClientBuilder { urls: Vec::new(), ca_pem: None, token: None, call_timeout: DEFAULT_CALL_TIMEOUT }
     }
 
     /// The same client, on the same connections, with another call timeout.
     #[must_use]
     pub fn with_call_timeout(&self, timeout: Duration) -> Self {
-        Self {
-            endpoints: Arc::clone(&self.endpoints),
-            caller: self.caller.with_timeout(timeout),
-        }
+        Self { endpoints: Arc::clone(&self.endpoints), caller: self.caller.with_timeout(timeout) }
     }
 
     /// Begins to submit a task to a queue, for the handler of that name and version.
@@ -150,19 +135,14 @@ impl Client {
 
     /// The task as of now, in the view asked for: BASIC leaves payload and result out. Reason `TASK_NOT_FOUND`.
     pub async fn get_view(&self, task_id: &str, view: TaskView) -> Result<Task, Error> {
-        let request = GetTaskRequest {
-            task_id: task_id.to_owned(),
-            view: view.into(),
-        };
+        let request = GetTaskRequest { task_id: task_id.to_owned(), view: view.into() };
         let answer = self
             .caller
             .call("GetTask", &request, |transport, request| async move {
                 tasks(transport).get_task(request).await
             })
             .await?;
-        answer
-            .task
-            .ok_or_else(|| Error::protocol("GetTask was answered without a task"))
+        answer.task.ok_or_else(|| Error::protocol("GetTask was answered without a task"))
     }
 
     /// All attempts of the task, oldest first, with what they reported. Reason `TASK_NOT_FOUND`.
@@ -188,11 +168,8 @@ impl Client {
         page_size: i32,
         page_token: &str,
     ) -> Result<ListAttemptsResponse, Error> {
-        let request = ListAttemptsRequest {
-            task_id: task_id.to_owned(),
-            page_size,
-            page_token: page_token.to_owned(),
-        };
+        let request =
+            ListAttemptsRequest { task_id: task_id.to_owned(), page_size, page_token: page_token.to_owned() };
         self.caller
             .call("ListAttempts", &request, |transport, request| async move {
                 tasks(transport).list_attempts(request).await
@@ -221,11 +198,7 @@ impl Client {
             }
             let client = self.with_call_timeout(left.min(self.caller.timeout()));
             // The payload is not worth fetching with every look.
-            let view = if is_settled(state) {
-                TaskView::Full
-            } else {
-                TaskView::Basic
-            };
+            let view = if is_settled(state) { TaskView::Full } else { TaskView::Basic };
             match client.get_view(task_id, view).await {
                 Ok(task) if view == TaskView::Full => return Ok(task),
                 Ok(task) => {

@@ -34,10 +34,7 @@ impl Endpoints {
         if urls.is_empty() {
             return Err(Error::config("no address of an Orbit server was given"));
         }
-        let list = urls
-            .iter()
-            .map(|url| endpoint(url, ca_pem))
-            .collect::<Result<_, _>>()?;
+        let list = urls.iter().map(|url| endpoint(url, ca_pem)).collect::<Result<_, _>>()?;
         let bearer = Bearer::parse(token)?;
         Ok(Self { list, bearer })
     }
@@ -53,10 +50,7 @@ impl Endpoints {
             .map_err(|_| Error::config("the Orbit client must be made and used inside a tokio runtime"))?;
         let endpoint = self.list.get(index % self.list.len().max(1));
         let endpoint = endpoint.ok_or_else(|| Error::config("no address of an Orbit server was given"))?;
-        Ok(InterceptedService::new(
-            endpoint.connect_lazy(),
-            self.bearer.clone(),
-        ))
+        Ok(InterceptedService::new(endpoint.connect_lazy(), self.bearer.clone()))
     }
 
     /// The address, for logs.
@@ -69,11 +63,8 @@ impl Endpoints {
 }
 
 fn endpoint(url: &str, ca_pem: Option<&str>) -> Result<Endpoint, Error> {
-    let wrong = |problem: &str| {
-        Error::config(format!(
-            "`{url}` is not the address of an Orbit server: {problem}"
-        ))
-    };
+    let wrong =
+        |problem: &str| Error::config(format!("`{url}` is not the address of an Orbit server: {problem}"));
     let tls = match url.split_once("://") {
         Some(("http", rest)) if !rest.is_empty() => false,
         Some(("https", rest)) if !rest.is_empty() => true,
@@ -93,9 +84,7 @@ fn endpoint(url: &str, ca_pem: Option<&str>) -> Result<Endpoint, Error> {
         Some(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
         None => ClientTlsConfig::new().with_native_roots(),
     };
-    endpoint
-        .tls_config(config)
-        .map_err(|error| wrong(&error.to_string()))
+    endpoint.tls_config(config).map_err(|error| wrong(&error.to_string()))
 }
 
 /// Adds `authorization: Bearer …` to calls, when there is a token.
@@ -130,11 +119,7 @@ mod tests {
     fn only_http_and_https_addresses_are_taken() {
         for url in ["127.0.0.1:7070", "ftp://host:1", "http://", "http://a b", ""] {
             let error = Endpoints::parse(&[url.to_owned()], None, None).err();
-            assert_eq!(
-                error.map(|error| error.kind()),
-                Some(crate::sdk::ErrorKind::Config),
-                "{url}"
-            );
+            assert_eq!(error.map(|error| error.kind()), Some(crate::sdk::ErrorKind::Config), "{url}");
         }
         assert!(Endpoints::parse(&["http://127.0.0.1:7070".to_owned()], None, None).is_ok());
         assert!(Endpoints::parse(&["https://orbit.example".to_owned()], None, Some("secret")).is_ok());

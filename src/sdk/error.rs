@@ -132,11 +132,7 @@ impl Error {
 
     /// Reads an error from the status inside a `command_result`.
     pub(crate) fn from_rpc_status(status: &tonic_types::Status) -> Self {
-        let mut error = Self::new(
-            ErrorKind::Server,
-            Code::from_i32(status.code),
-            status.message.clone(),
-        );
+        let mut error = Self::new(ErrorKind::Server, Code::from_i32(status.code), status.message.clone());
         error.0.details = Details::read(&status.get_error_details());
         error
     }

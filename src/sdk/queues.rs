@@ -31,11 +31,8 @@ impl Client {
     ///
     /// Reason `QUEUE_EXISTS` if there is one of that name.
     pub async fn create_queue(&self, queue_id: &str, max_running: u32) -> Result<Queue, Error> {
-        let request = CreateQueueRequest {
-            queue_id: queue_id.to_owned(),
-            max_running,
-            request_id: request_id(),
-        };
+        let request =
+            CreateQueueRequest { queue_id: queue_id.to_owned(), max_running, request_id: request_id() };
         let answer = self
             .caller()
             .call("CreateQueue", &request, |transport, request| async move {
@@ -47,19 +44,14 @@ impl Client {
 
     /// Shows a queue with its figures. Reason `QUEUE_NOT_FOUND`.
     pub async fn get_queue(&self, queue_id: &str) -> Result<QueueStatus, Error> {
-        let request = GetQueueRequest {
-            queue_id: queue_id.to_owned(),
-        };
+        let request = GetQueueRequest { queue_id: queue_id.to_owned() };
         let GetQueueResponse { queue, stats } = self
             .caller()
             .call("GetQueue", &request, |transport, request| async move {
                 queues(transport).get_queue(request).await
             })
             .await?;
-        Ok(QueueStatus {
-            queue: queue_of("GetQueue", queue)?,
-            stats: stats.unwrap_or_default(),
-        })
+        Ok(QueueStatus { queue: queue_of("GetQueue", queue)?, stats: stats.unwrap_or_default() })
     }
 
     /// All queues by name, without their figures.
@@ -67,14 +59,8 @@ impl Client {
         let mut all = Vec::new();
         let mut page_token = String::new();
         loop {
-            let request = ListQueuesRequest {
-                page_size: PAGE_SIZE,
-                page_token,
-            };
-            let ListQueuesResponse {
-                queues: page,
-                next_page_token,
-            } = self
+            let request = ListQueuesRequest { page_size: PAGE_SIZE, page_token };
+            let ListQueuesResponse { queues: page, next_page_token } = self
                 .caller()
                 .call("ListQueues", &request, |transport, request| async move {
                     queues(transport).list_queues(request).await
@@ -115,10 +101,7 @@ impl Client {
 
     /// Stops claims of the queue: none commits after the answer. Pausing twice is harmless. Reason `QUEUE_NOT_FOUND`.
     pub async fn pause_queue(&self, queue_id: &str) -> Result<Queue, Error> {
-        let request = PauseQueueRequest {
-            queue_id: queue_id.to_owned(),
-            request_id: request_id(),
-        };
+        let request = PauseQueueRequest { queue_id: queue_id.to_owned(), request_id: request_id() };
         let answer = self
             .caller()
             .call("PauseQueue", &request, |transport, request| async move {
@@ -130,10 +113,7 @@ impl Client {
 
     /// Lets claims of the queue go on. Reason `QUEUE_NOT_FOUND`.
     pub async fn resume_queue(&self, queue_id: &str) -> Result<Queue, Error> {
-        let request = ResumeQueueRequest {
-            queue_id: queue_id.to_owned(),
-            request_id: request_id(),
-        };
+        let request = ResumeQueueRequest { queue_id: queue_id.to_owned(), request_id: request_id() };
         let answer = self
             .caller()
             .call("ResumeQueue", &request, |transport, request| async move {

@@ -48,11 +48,7 @@ impl Submit {
             payload_version: DEFAULT_PAYLOAD_VERSION.to_owned(),
             ..SubmitTaskRequest::default()
         };
-        Self {
-            client,
-            request,
-            unwritable: None,
-        }
+        Self { client, request, unwritable: None }
     }
 
     /// The producer's own name for this operation: 1 to 255 visible ASCII characters.

@@ -41,8 +41,13 @@ pub struct Inconsistency {
 
 impl Inconsistency {
     /// Names a row.
-    pub fn new(table: &'static str, column: &'static str, id: impl ToString, why: impl Into<String>) -> Self {
-        Self { table, column, id: id.to_string(), why: why.into() }
+    pub fn new(
+        table: &'static str,
+        column: &'static str,
+        id: impl std::fmt::Display,
+        why: impl Into<String>,
+    ) -> Self {
+        Self { table, column, id: format!("{id}"), why: why.into() }
     }
 }
 

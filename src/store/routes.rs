@@ -34,7 +34,8 @@ pub struct Routes {
 #[derive(Default)]
 struct Known {
     by_no: HashMap<RouteNo, RouteInfo>,
-    by_name: HashMap<(Arc<str>, Arc<str>, Arc<str>), Route>,
+    /// By queue, handler and version.
+    by_name: HashMap<[Arc<str>; 3], Route>,
 }
 
 #[derive(FromQueryResult)]
@@ -58,7 +59,7 @@ impl Routes {
     }
 
     fn find(&self, queue_id: &str, handler: &str, version: &str) -> Option<Route> {
-        let key = (queue_id.into(), handler.into(), version.into());
+        let key = [queue_id.into(), handler.into(), version.into()];
         self.known.read().unwrap_or_else(PoisonError::into_inner).by_name.get(&key).copied()
     }
 
@@ -79,7 +80,7 @@ impl Routes {
                 handler: row.handler.into(),
                 handler_version: row.handler_version.into(),
             };
-            let key = (info.queue_id.clone(), info.handler.clone(), info.handler_version.clone());
+            let key = [info.queue_id.clone(), info.handler.clone(), info.handler_version.clone()];
             known.by_name.insert(key, route);
             known.by_no.insert(route.route, info);
         }

@@ -82,8 +82,8 @@ pub(super) struct Distrust {
 }
 
 impl Distrust {
-    pub(super) fn new(table: &'static str, id: impl ToString) -> Self {
-        Self { table, id: id.to_string() }
+    pub(super) fn new(table: &'static str, id: impl std::fmt::Display) -> Self {
+        Self { table, id: format!("{id}") }
     }
 
     fn error(&self, column: &'static str, why: impl Into<String>) -> Inconsistency {

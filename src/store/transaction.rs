@@ -66,6 +66,7 @@ enum Attempt<T> {
     /// The nodes were away since then: running leases get a new term first (S12).
     Outage(Moment),
     CommitUnknown(T, Wakes),
+    CommitTimedOut,
 }
 
 impl LaneConnection {
@@ -125,17 +126,9 @@ impl LaneConnection {
         for rerun in 0.. {
             let attempt = match timeout(TRANSACTION_LIMIT, self.attempt(needs, &mut apply)).await {
                 Ok(attempt) => attempt,
-                Err(_) => {
-                    self.give_up_connection();
-                    if self.committing {
-                        // Its answers are gone with the future: run again or answer "unknown".
-                        match self.settle().await {
-                            Some(Settled::NotCommitted) => continue,
-                            Some(Settled::Committed) | None => return Err(BatchError::OutcomeUnknown),
-                        }
-                    }
-                    Attempt::Fault(Fault::Away(sea_orm::DbErr::Custom("time-out".to_owned())))
-                }
+                // Its answers are gone with the future.
+                Err(_) if self.committing => Attempt::CommitTimedOut,
+                Err(_) => Attempt::Fault(Fault::Away(sea_orm::DbErr::Custom("time-out".to_owned()))),
             };
             let fault = match attempt {
                 Attempt::Done(answers, wakes) => return Ok((answers, wakes)),
@@ -144,6 +137,13 @@ impl LaneConnection {
                     Some(Settled::NotCommitted) => continue,
                     None => return Err(BatchError::OutcomeUnknown),
                 },
+                Attempt::CommitTimedOut => {
+                    self.give_up_connection();
+                    match self.settle().await {
+                        Some(Settled::NotCommitted) => continue,
+                        Some(Settled::Committed) | None => return Err(BatchError::OutcomeUnknown),
+                    }
+                }
                 Attempt::Outage(last_seen) => {
                     match self.database.extend_leases(self.terms, last_seen).await {
                         Ok(_) => continue,

@@ -61,7 +61,8 @@ impl Command for CreateQueue {
             updated_at: ws.now(),
         };
         ws.put_queue(queue.clone());
-        answer(&self.request, digest, queue, ws)
+        store_answer(&self.request, digest, &queue, ws);
+        Ok(queue)
     }
 }
 
@@ -96,7 +97,8 @@ impl Command for ChangeQueue {
         }
         let queue = queue.changed(self.change, ws.now());
         ws.put_queue(queue.clone());
-        answer(&self.request, digest, queue, ws)
+        store_answer(&self.request, digest, &queue, ws);
+        Ok(queue)
     }
 }
 
@@ -117,8 +119,7 @@ fn replayed(request: &Request, digest: Digest, ws: &WorkingSet) -> Result<Option
     }
 }
 
-fn answer(request: &Request, digest: Digest, queue: Queue, ws: &mut WorkingSet) -> Result<Queue, Rejection> {
+fn store_answer(request: &Request, digest: Digest, queue: &Queue, ws: &mut WorkingSet) {
     let stored = StoredRequest { digest, answer: queue.clone() };
     ws.store_request(&request.principal, request.request_id, stored);
-    Ok(queue)
 }

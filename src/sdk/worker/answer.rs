@@ -38,23 +38,13 @@ pub(crate) fn read(result: &CommandResult) -> Answer {
     if status.code == Code::Ok as i32 {
         let again = || {
             let error = Error::protocol("a message was accepted without a receipt");
-            Answer::Again(Again {
-                error,
-                after: None,
-                suspicious: true,
-            })
+            Answer::Again(Again { error, after: None, suspicious: true })
         };
         return result.receipt.map_or_else(again, Answer::Accepted);
     }
     let error = Error::from_rpc_status(&status);
     let after = error.retry_after();
-    let again = |error, suspicious| {
-        Answer::Again(Again {
-            error,
-            after,
-            suspicious,
-        })
-    };
+    let again = |error, suspicious| Answer::Again(Again { error, after, suspicious });
     match (error.code(), error.reason()) {
         (Code::Unavailable | Code::ResourceExhausted, _) | (_, Some("OUTCOME_UNKNOWN")) => {
             again(error, false)

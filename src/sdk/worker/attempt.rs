@@ -113,25 +113,14 @@ impl Attempt {
             last_sent_at: now,
             delivery: Delivery::new(now),
         });
-        Self {
-            id,
-            phase,
-            lease: Lease::new(),
-            signals: Signals::new(),
-            deadline: None,
-        }
+        Self { id, phase, lease: Lease::new(), signals: Signals::new(), deadline: None }
     }
 
     /// The handler has ended, or never will begin: from here on only the report matters.
     pub(crate) fn end(&mut self, ending: Ending, now: Instant) -> Next {
         let finish = self.finish(ending);
         let delivery = Delivery::new(now);
-        self.phase = Phase::Reporting(Reporting {
-            finish,
-            delivery,
-            repeated: false,
-            downgraded: false,
-        });
+        self.phase = Phase::Reporting(Reporting { finish, delivery, repeated: false, downgraded: false });
         Next::Send
     }
 
@@ -212,10 +201,7 @@ impl Attempt {
     fn on_granted(&mut self, lease: Option<LeaseStatus>, replayed: bool, now: Instant) -> Next {
         if lease.is_some_and(|lease| !lease.valid) {
             // The answer came too late, and somebody else may have the task. Nothing happened here: worth telling.
-            return self.end(
-                Ending::never_ran("the lease had ended before the handler was called"),
-                now,
-            );
+            return self.end(Ending::never_ran("the lease had ended before the handler was called"), now);
         }
         if lease.is_some_and(|lease| lease.cancel_requested) {
             return self.end(Ending::canceled_before_run(), now);
@@ -230,11 +216,7 @@ impl Attempt {
                 if let Some(lease) = lease {
                     self.learn(lease);
                 }
-                Next::Run(Box::new(Run {
-                    attempt_id: self.id.attempt_id.clone(),
-                    context,
-                    payload,
-                }))
+                Next::Run(Box::new(Run { attempt_id: self.id.attempt_id.clone(), context, payload }))
             }
             other => {
                 self.phase = other;
@@ -249,12 +231,7 @@ impl Attempt {
         match &mut self.phase {
             Phase::Reporting(reporting) if !reporting.downgraded => {
                 let repeated = reporting.repeated;
-                *reporting = Reporting {
-                    finish,
-                    delivery: Delivery::new(now),
-                    repeated,
-                    downgraded: true,
-                };
+                *reporting = Reporting { finish, delivery: Delivery::new(now), repeated, downgraded: true };
                 Next::Send
             }
             Phase::Starting(_) | Phase::Running | Phase::Reporting(_) => Next::Settled(Settled::Refused),
@@ -285,9 +262,7 @@ impl Attempt {
                 Message::Finish(reporting.finish.clone())
             }
         };
-        Some(WorkerRequest {
-            message: Some(message),
-        })
+        Some(WorkerRequest { message: Some(message) })
     }
 
     /// The id of the message without an answer.
@@ -325,11 +300,7 @@ impl Attempt {
         }
         if signal == LeaseSignal::Lost {
             if !self.signals.is_cancelled() {
-                tracing::warn!(
-                    task_id = self.id.task_id,
-                    epoch = self.id.epoch,
-                    "the lease is lost"
-                );
+                tracing::warn!(task_id = self.id.task_id, epoch = self.id.epoch, "the lease is lost");
             }
             self.signals.cancel(CancelReason::LeaseLost);
         } else if status.cancel_requested {
@@ -344,10 +315,7 @@ impl Attempt {
             Phase::Reporting(reporting) => Some(reporting.delivery.due).filter(|_| connected),
             Phase::Running => {
                 let deadline = self.deadline.filter(|_| !self.signals.is_cancelled());
-                [deadline, self.lease.confirmed_until()]
-                    .into_iter()
-                    .flatten()
-                    .min()
+                [deadline, self.lease.confirmed_until()].into_iter().flatten().min()
             }
         }
     }
@@ -362,19 +330,11 @@ impl Attempt {
             Phase::Running => {}
         }
         if self.deadline.is_some_and(|deadline| deadline <= now) && !self.signals.is_cancelled() {
-            tracing::warn!(
-                task_id = self.id.task_id,
-                epoch = self.id.epoch,
-                "the attempt's time is over"
-            );
+            tracing::warn!(task_id = self.id.task_id, epoch = self.id.epoch, "the attempt's time is over");
             self.signals.cancel(CancelReason::TimedOut);
         }
         if self.lease.lapse(now) {
-            tracing::warn!(
-                task_id = self.id.task_id,
-                epoch = self.id.epoch,
-                "the lease is unconfirmed"
-            );
+            tracing::warn!(task_id = self.id.task_id, epoch = self.id.epoch, "the lease is unconfirmed");
             self.signals.lease(LeaseSignal::Unconfirmed);
         }
         Next::Wait
@@ -384,11 +344,7 @@ impl Attempt {
 impl Starting {
     /// When the handler's time is over, counted from the message that was granted.
     fn deadline(&self, replayed: bool) -> Instant {
-        let sent_at = if replayed {
-            self.first_sent_at
-        } else {
-            self.last_sent_at
-        };
+        let sent_at = if replayed { self.first_sent_at } else { self.last_sent_at };
         let attempt = sent_at + Duration::from_millis(self.dispatch.attempt_timeout_ms.into());
         let task = self.dispatched_at + Duration::from_millis(self.dispatch.deadline_ms.into());
         attempt.min(task)

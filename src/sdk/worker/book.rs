@@ -68,14 +68,7 @@ impl Book {
             return false;
         }
         self.occupied += 1;
-        self.pages.insert(
-            id.clone(),
-            Page {
-                attempt,
-                message_id: None,
-                timer: None,
-            },
-        );
+        self.pages.insert(id.clone(), Page { attempt, message_id: None, timer: None });
         self.apply(&id, now, |_| Next::Send);
         true
     }
@@ -170,9 +163,7 @@ impl Book {
 
     pub(crate) fn push(&mut self, message: Message) {
         if self.connected {
-            self.outbound.push_back(WorkerRequest {
-                message: Some(message),
-            });
+            self.outbound.push_back(WorkerRequest { message: Some(message) });
         }
     }
 
@@ -229,8 +220,7 @@ impl Book {
         let message_id = page.attempt.message_id();
         if page.message_id.as_deref() != message_id {
             let message_id = message_id.map(str::to_owned);
-            self.waiting
-                .extend(message_id.clone().map(|message_id| (message_id, id.to_owned())));
+            self.waiting.extend(message_id.clone().map(|message_id| (message_id, id.to_owned())));
             if let Some(old) = mem::replace(&mut page.message_id, message_id) {
                 self.waiting.remove(&old);
             }
@@ -256,11 +246,7 @@ struct Seen {
 
 impl Seen {
     fn new(max: usize) -> Self {
-        Self {
-            ids: HashSet::new(),
-            order: VecDeque::new(),
-            max,
-        }
+        Self { ids: HashSet::new(), order: VecDeque::new(), max }
     }
 
     /// True if it is new.

@@ -164,9 +164,7 @@ impl WorkerBuilder {
         }
         if !(1..=SLOTS_MAX).contains(&self.hello.max_in_flight) {
             let slots = self.hello.max_in_flight;
-            return Err(Error::config(format!(
-                "a worker has 1 to {SLOTS_MAX} slots, not {slots}"
-            )));
+            return Err(Error::config(format!("a worker has 1 to {SLOTS_MAX} slots, not {slots}")));
         }
         let mut handlers = Handlers::default();
         for (name, version, wrap) in self.handlers {

@@ -165,11 +165,7 @@ pub(crate) struct Signals {
 impl Signals {
     pub(crate) fn new() -> Self {
         let (lease, _) = watch::channel(LeaseSignal::Confirmed);
-        Self {
-            token: CancellationToken::new(),
-            reason: Arc::new(OnceLock::new()),
-            lease,
-        }
+        Self { token: CancellationToken::new(), reason: Arc::new(OnceLock::new()), lease }
     }
 
     pub(crate) fn context(&self, dispatch: Dispatch, deadline: Instant) -> Context {
@@ -195,8 +191,7 @@ impl Signals {
     }
 
     pub(crate) fn lease(&self, signal: LeaseSignal) {
-        self.lease
-            .send_if_modified(|now| std::mem::replace(now, signal) != signal);
+        self.lease.send_if_modified(|now| std::mem::replace(now, signal) != signal);
     }
 }
 

@@ -24,11 +24,7 @@ pub(crate) struct Delivery {
 
 impl Delivery {
     pub(crate) fn new(now: Instant) -> Self {
-        Self {
-            due: now + ANSWER_TIMEOUT,
-            backoff: None,
-            suspicious: 0,
-        }
+        Self { due: now + ANSWER_TIMEOUT, backoff: None, suspicious: 0 }
     }
 
     /// The message was written to the stream.
@@ -39,9 +35,8 @@ impl Delivery {
     /// The server asks for the same message again. False when that has gone on for too long.
     pub(crate) fn postpone(&mut self, now: Instant, again: &Again) -> bool {
         self.suspicious += u32::from(again.suspicious);
-        let backoff = self
-            .backoff
-            .get_or_insert_with(|| Backoff::new(RESEND_DELAY_FIRST, RESEND_DELAY_LIMIT));
+        let backoff =
+            self.backoff.get_or_insert_with(|| Backoff::new(RESEND_DELAY_FIRST, RESEND_DELAY_LIMIT));
         self.due = now + backoff.next_delay().max(again.after.unwrap_or_default());
         self.suspicious <= SUSPICIOUS_ANSWERS_MAX
     }

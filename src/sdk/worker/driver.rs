@@ -117,22 +117,14 @@ impl Driver {
 
     /// Calls the handler, as a task of its own.
     fn call(&mut self, run: Run) {
-        let Run {
-            attempt_id,
-            context,
-            payload,
-        } = run;
+        let Run { attempt_id, context, payload } = run;
         let span = tracing::info_span!(
             "attempt",
             task_id = context.task_id(),
             epoch = context.epoch(),
             handler = context.handler()
         );
-        let Some(handler) = self
-            .handlers
-            .get(context.handler(), context.handler_version())
-            .cloned()
-        else {
+        let Some(handler) = self.handlers.get(context.handler(), context.handler_version()).cloned() else {
             // Only what is declared is started, so this cannot happen; and if it did, nothing ran.
             let ending = Ending::never_ran("the worker has no such handler");
             return self.protocol.on_ended(&attempt_id, ending, Instant::now());
@@ -152,10 +144,8 @@ fn ending_of_lost_task(error: JoinError) -> Ending {
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned());
-    let text = text.map_or_else(
-        || "the handler panicked".to_owned(),
-        |text| format!("the handler panicked: {text}"),
-    );
+    let text = text
+        .map_or_else(|| "the handler panicked".to_owned(), |text| format!("the handler panicked: {text}"));
     Ending::unknown("HANDLER_PANICKED", text)
 }
 

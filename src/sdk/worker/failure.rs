@@ -122,12 +122,7 @@ impl Failure {
     }
 
     fn new(class: Class, code: impl Into<String>) -> Self {
-        Self {
-            class,
-            code: code.into(),
-            message: String::new(),
-            details: String::new(),
-        }
+        Self { class, code: code.into(), message: String::new(), details: String::new() }
     }
 
     fn without_details(mut self, problem: &str) -> Self {
@@ -175,10 +170,8 @@ impl Ending {
     /// unverified.
     pub(crate) fn of_result(result: String, bytes_max: usize) -> Self {
         if result.len() > bytes_max {
-            let message = format!(
-                "the result has {} bytes; at most {bytes_max} can be reported",
-                result.len()
-            );
+            let message =
+                format!("the result has {} bytes; at most {bytes_max} can be reported", result.len());
             return Self::unknown(RESULT_INVALID, message);
         }
         // An empty text stands for `null` in the contract.
@@ -187,22 +180,16 @@ impl Ending {
         {
             return Self::unknown(RESULT_INVALID, format!("the result is not JSON text: {error}"));
         }
-        Self {
-            outcome: Outcome::Succeeded,
-            retryable: false,
-            result,
-            error: None,
-        }
+        Self { outcome: Outcome::Succeeded, retryable: false, result, error: None }
     }
 
     /// The handler returned a value.
     pub(crate) fn of_value<R: Serialize>(value: &R, bytes_max: usize) -> Self {
         match serde_json::to_string(value) {
             Ok(text) => Self::of_result(text, bytes_max),
-            Err(error) => Self::unknown(
-                RESULT_INVALID,
-                format!("the result could not be written as JSON: {error}"),
-            ),
+            Err(error) => {
+                Self::unknown(RESULT_INVALID, format!("the result could not be written as JSON: {error}"))
+            }
         }
     }
 
@@ -221,11 +208,7 @@ impl Ending {
             outcome,
             retryable: failure.class == Class::Retryable,
             result: String::new(),
-            error: Some(TaskError {
-                code,
-                message: cut(failure.message),
-                details: failure.details,
-            }),
+            error: Some(TaskError { code, message: cut(failure.message), details: failure.details }),
         }
     }
 
@@ -274,11 +257,7 @@ mod tests {
     fn only_a_retryable_failure_is_reported_retryable() {
         let ending = Ending::of_failure(Failure::retryable("BUSY"));
         assert_eq!((ending.outcome, ending.retryable), (Outcome::Failed, true));
-        for failure in [
-            Failure::permanent("P"),
-            Failure::unknown("U"),
-            Failure::canceled("C"),
-        ] {
+        for failure in [Failure::permanent("P"), Failure::unknown("U"), Failure::canceled("C")] {
             assert!(!Ending::of_failure(failure).retryable);
         }
     }
@@ -293,10 +272,7 @@ mod tests {
         }
         let ending = Ending::of_failure(handler().unwrap_err());
         assert_eq!((ending.outcome, code(&ending)), (Outcome::Unknown, HANDLER_ERROR));
-        assert_eq!(
-            ending.error.unwrap().message,
-            "calling the bank: invalid digit found in string"
-        );
+        assert_eq!(ending.error.unwrap().message, "calling the bank: invalid digit found in string");
     }
 
     #[test]
@@ -305,10 +281,7 @@ mod tests {
         let not_json = Ending::of_result("{".to_owned(), 8);
         let unwritable = Ending::of_value(&std::collections::HashMap::from([((1, 2), 3)]), 8);
         for ending in [too_large, not_json, unwritable] {
-            assert_eq!(
-                (ending.outcome, code(&ending)),
-                (Outcome::Unknown, RESULT_INVALID)
-            );
+            assert_eq!((ending.outcome, code(&ending)), (Outcome::Unknown, RESULT_INVALID));
         }
         assert_eq!(Ending::of_result("1E2".to_owned(), 8).result, "1E2");
         assert_eq!(Ending::of_value(&(), 8).result, "null");
@@ -316,22 +289,15 @@ mod tests {
 
     #[test]
     fn errors_are_kept_within_the_limits_of_the_contract() {
-        let failure = Failure::permanent("ü".repeat(200))
-            .message("é".repeat(4_000))
-            .details_json("{");
+        let failure = Failure::permanent("ü".repeat(200)).message("é".repeat(4_000)).details_json("{");
         let error = Ending::of_failure(failure).error.unwrap();
         assert_eq!(error.code.chars().count(), 128);
         assert!(error.message.len() <= 4 * 1024);
         assert_eq!(error.details, "");
         assert_eq!(code(&Ending::of_failure(Failure::permanent(""))), UNSPECIFIED);
 
-        let failure = Failure::retryable("BUSY")
-            .message("later")
-            .details(&"x".repeat(70_000));
-        assert_eq!(
-            failure.to_string(),
-            "BUSY: later (details left out: they are larger than 64 KiB)"
-        );
+        let failure = Failure::retryable("BUSY").message("later").details(&"x".repeat(70_000));
+        assert_eq!(failure.to_string(), "BUSY: later (details left out: they are larger than 64 KiB)");
         assert!(failure.is_retryable());
     }
 }

@@ -23,11 +23,7 @@ pub(crate) struct Lease {
 
 impl Lease {
     pub(crate) fn new() -> Self {
-        Self {
-            confirmed_until: None,
-            asked_at: None,
-            lost: false,
-        }
+        Self { confirmed_until: None, asked_at: None, lost: false }
     }
 
     /// A start or renewal is on its way.
@@ -80,11 +76,7 @@ mod tests {
     use super::*;
 
     fn valid(remaining_ms: u32) -> LeaseStatus {
-        LeaseStatus {
-            valid: true,
-            remaining_ms,
-            cancel_requested: false,
-        }
+        LeaseStatus { valid: true, remaining_ms, cancel_requested: false }
     }
 
     #[test]

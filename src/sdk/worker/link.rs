@@ -125,11 +125,7 @@ impl Link {
     /// Ends the stream from this side, and gives the server a moment to see it.
     pub(crate) async fn close(self) {
         if let State::Open(stream) = self.state {
-            let Stream {
-                outbound,
-                mut inbound,
-                ..
-            } = *stream;
+            let Stream { outbound, mut inbound, .. } = *stream;
             drop(outbound);
             let ended = async { while let Ok(Some(_)) = inbound.message().await {} };
             let _ = timeout(CLOSE_TIMEOUT, ended).await;
@@ -164,9 +160,7 @@ impl Link {
         let address = self.endpoints.name(self.index);
         if let Some(error) = error.as_ref().filter(|error| is_final(error)) {
             tracing::error!(address, %error, "the server refuses this worker");
-            self.state = State::Waiting {
-                until: Instant::now(),
-            };
+            self.state = State::Waiting { until: Instant::now() };
             return LinkEvent::Refused(error.clone());
         }
         let now = Instant::now();
@@ -206,10 +200,7 @@ fn is_final(error: &Error) -> bool {
 async fn open(endpoints: Arc<Endpoints>, index: usize, hello: Hello) -> Result<(Stream, Welcome), Error> {
     match timeout(OPEN_TIMEOUT, open_unbounded(endpoints, index, hello)).await {
         Ok(opened) => opened,
-        Err(_) => Err(Error::timeout(
-            format!("no stream within {} s", OPEN_TIMEOUT.as_secs()),
-            None,
-        )),
+        Err(_) => Err(Error::timeout(format!("no stream within {} s", OPEN_TIMEOUT.as_secs()), None)),
     }
 }
 
@@ -222,12 +213,8 @@ async fn open_unbounded(
     let transport = endpoints.channel(index)?;
     let (outbound, requests) = mpsc::channel(OUTBOUND_CAPACITY);
     // Before the call: the server may hold its headers back until it has seen the hello.
-    let hello = WorkerRequest {
-        message: Some(Message::Hello(hello)),
-    };
-    outbound
-        .try_send(hello)
-        .map_err(|_| Error::protocol("the hello could not be queued"))?;
+    let hello = WorkerRequest { message: Some(Message::Hello(hello)) };
+    outbound.try_send(hello).map_err(|_| Error::protocol("the hello could not be queued"))?;
     let mut client = WorkerServiceClient::new(transport)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
@@ -250,17 +237,7 @@ async fn open_unbounded(
             }
             let now = Instant::now();
             let pulse = Pulse::new(now);
-            Ok((
-                Stream {
-                    outbound,
-                    inbound,
-                    pulse,
-                    opened_at: now,
-                    writable: true,
-                    leave_at: None,
-                },
-                welcome,
-            ))
+            Ok((Stream { outbound, inbound, pulse, opened_at: now, writable: true, leave_at: None }, welcome))
         }
         Some(_) => Err(Error::protocol("the hello was not answered by a welcome")),
         None => Err(Error::protocol("the stream ended before the welcome")),

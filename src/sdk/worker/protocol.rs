@@ -65,17 +65,9 @@ impl Protocol {
     pub(crate) fn hello(&mut self, now: Instant) -> Hello {
         let held = self.book.ask_held(HELD_MAX, now);
         // A draining worker has no room beyond what it holds; a frozen handler may make it hold more than its slots.
-        let room = if self.draining {
-            held.len().max(1)
-        } else {
-            slots(&self.declaration).max(held.len())
-        };
+        let room = if self.draining { held.len().max(1) } else { slots(&self.declaration).max(held.len()) };
         let max_in_flight = u32::try_from(room).unwrap_or(u32::MAX);
-        Hello {
-            held,
-            max_in_flight,
-            ..self.declaration.clone()
-        }
+        Hello { held, max_in_flight, ..self.declaration.clone() }
     }
 
     /// The stream is open.
@@ -109,8 +101,7 @@ impl Protocol {
 
     /// The handler of an attempt has ended.
     pub(crate) fn on_ended(&mut self, attempt_id: &str, ending: Ending, now: Instant) {
-        self.book
-            .apply(attempt_id, now, |attempt| attempt.end(ending, now));
+        self.book.apply(attempt_id, now, |attempt| attempt.end(ending, now));
     }
 
     /// Sends what is due, and tells handlers what only the clock tells.
@@ -121,9 +112,7 @@ impl Protocol {
             if self.book.outbound.len() < OUTBOUND_MAX {
                 let leases = self.book.ask_renewable(now);
                 for leases in leases.chunks(RENEW_MAX) {
-                    self.book.push(Message::Renew(Renew {
-                        leases: leases.to_vec(),
-                    }));
+                    self.book.push(Message::Renew(Renew { leases: leases.to_vec() }));
                 }
             }
         }
@@ -179,13 +168,7 @@ impl Protocol {
         let room = self.book.occupied() < slots(&self.declaration).saturating_mul(2);
         let (task_id, epoch) = (dispatch.task_id.clone(), dispatch.epoch);
         if !declared || !room {
-            tracing::warn!(
-                task_id,
-                epoch,
-                declared,
-                room,
-                "left an attempt that was not asked for"
-            );
+            tracing::warn!(task_id, epoch, declared, room, "left an attempt that was not asked for");
             return;
         }
         if !self.book.open(Attempt::dispatched(dispatch, now), now) {
@@ -206,8 +189,7 @@ impl Protocol {
             tracing::debug!(message_id = result.message_id, "an answer that nothing waits for");
             return;
         };
-        self.book
-            .apply(&id, now, |attempt| attempt.on_answer(result, now));
+        self.book.apply(&id, now, |attempt| attempt.on_answer(result, now));
     }
 
     fn on_leases(&mut self, leases: &[RenewedLease], now: Instant) {

@@ -23,12 +23,7 @@ pub(crate) struct Pulse {
 
 impl Pulse {
     pub(crate) fn new(now: Instant) -> Self {
-        Self {
-            next_ping: now + PING_EVERY,
-            last_frame: now,
-            sequence: 0,
-            unanswered: VecDeque::new(),
-        }
+        Self { next_ping: now + PING_EVERY, last_frame: now, sequence: 0, unanswered: VecDeque::new() }
     }
 
     /// A frame of any kind arrived.
@@ -38,17 +33,12 @@ impl Pulse {
 
     /// A pong answers its ping and those before it.
     pub(crate) fn pong(&mut self, sequence: u64) {
-        while self
-            .unanswered
-            .pop_front_if(|(number, _)| *number <= sequence)
-            .is_some()
-        {}
+        while self.unanswered.pop_front_if(|(number, _)| *number <= sequence).is_some() {}
     }
 
     /// When to look again.
     pub(crate) fn next_time(&self) -> Instant {
-        self.deaf_at()
-            .map_or(self.next_ping, |deaf_at| deaf_at.min(self.next_ping))
+        self.deaf_at().map_or(self.next_ping, |deaf_at| deaf_at.min(self.next_ping))
     }
 
     /// The next ping, if it is time.
@@ -59,9 +49,7 @@ impl Pulse {
         self.next_ping = now + PING_EVERY;
         self.sequence += 1;
         self.unanswered.push_back((self.sequence, now));
-        Some(Ping {
-            sequence: self.sequence,
-        })
+        Some(Ping { sequence: self.sequence })
     }
 
     pub(crate) fn is_deaf(&self, now: Instant) -> bool {

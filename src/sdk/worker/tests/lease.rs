@@ -19,25 +19,14 @@ fn a_cancel_reaches_the_handler_by_message_and_by_renewal() {
     let by_message = worker.running("a").context.clone();
     let by_renewal = worker.running("b").context.clone();
     assert!(!by_message.is_cancelled() && by_message.cancel_reason().is_none());
-    let cancel = CancelAttempt {
-        attempt_id: "a".to_owned(),
-        reason: String::new(),
-    };
+    let cancel = CancelAttempt { attempt_id: "a".to_owned(), reason: String::new() };
     worker.protocol.on_frame(Answer::Cancel(cancel), worker.now);
-    worker.lease(
-        "b",
-        LeaseStatus {
-            cancel_requested: true,
-            ..VALID
-        },
-    );
+    worker.lease("b", LeaseStatus { cancel_requested: true, ..VALID });
     for context in [by_message, by_renewal] {
         assert!(context.is_cancelled());
         assert_eq!(context.cancel_reason(), Some(CancelReason::Requested));
     }
-    worker
-        .protocol
-        .on_ended("a", Ending::of_failure(Failure::canceled("STOPPED")), worker.now);
+    worker.protocol.on_ended("a", Ending::of_failure(Failure::canceled("STOPPED")), worker.now);
     assert_eq!(worker.finish().outcome(), Outcome::Canceled);
 }
 
@@ -62,11 +51,7 @@ async fn a_term_that_passed_only_makes_the_lease_unconfirmed() {
     let context = worker.running("a").context.clone();
     let unconfirmed = |context: &Context| {
         let context = context.clone();
-        async move {
-            tokio::time::timeout(Duration::from_millis(1), context.lease_unconfirmed())
-                .await
-                .is_ok()
-        }
+        async move { tokio::time::timeout(Duration::from_millis(1), context.lease_unconfirmed()).await.is_ok() }
     };
     worker.protocol.on_disconnect(worker.now);
     worker.pass(2_600);
@@ -75,15 +60,8 @@ async fn a_term_that_passed_only_makes_the_lease_unconfirmed() {
     assert!(unconfirmed(&context).await);
     assert!(!context.is_cancelled());
 
-    let attempt = AttemptRef {
-        task_id: "task-a".to_owned(),
-        attempt_id: "a".to_owned(),
-        epoch: 1,
-    };
-    worker.connect(vec![RenewedLease {
-        attempt: Some(attempt),
-        lease: Some(VALID),
-    }]);
+    let attempt = AttemptRef { task_id: "task-a".to_owned(), attempt_id: "a".to_owned(), epoch: 1 };
+    worker.connect(vec![RenewedLease { attempt: Some(attempt), lease: Some(VALID) }]);
     assert!(!unconfirmed(&context).await);
 }
 

@@ -17,16 +17,8 @@ use crate::proto::{
     Renewed, RenewedLease, Start, Welcome, worker_request::Message, worker_response::Message as Answer,
 };
 
-const VALID: LeaseStatus = LeaseStatus {
-    valid: true,
-    remaining_ms: 3_000,
-    cancel_requested: false,
-};
-const LOST: LeaseStatus = LeaseStatus {
-    valid: false,
-    remaining_ms: 0,
-    cancel_requested: false,
-};
+const VALID: LeaseStatus = LeaseStatus { valid: true, remaining_ms: 3_000, cancel_requested: false };
+const LOST: LeaseStatus = LeaseStatus { valid: false, remaining_ms: 0, cancel_requested: false };
 
 /// A protocol with a clock that moves when told to.
 struct Worker {
@@ -40,22 +32,10 @@ struct Worker {
 impl Worker {
     /// With two slots, connected.
     fn connected() -> Self {
-        let handlers = vec![HandlerVersion {
-            handler: "h".to_owned(),
-            handler_version: "v1".to_owned(),
-        }];
-        let hello = Hello {
-            handlers,
-            max_in_flight: 2,
-            ..Hello::default()
-        };
+        let handlers = vec![HandlerVersion { handler: "h".to_owned(), handler_version: "v1".to_owned() }];
+        let hello = Hello { handlers, max_in_flight: 2, ..Hello::default() };
         let protocol = Protocol::new(hello);
-        let mut worker = Self {
-            protocol,
-            now: Instant::now(),
-            runs: HashMap::new(),
-            ran: HashMap::new(),
-        };
+        let mut worker = Self { protocol, now: Instant::now(), runs: HashMap::new(), ran: HashMap::new() };
         worker.connect(Vec::new());
         worker.pass(0);
         worker
@@ -63,12 +43,7 @@ impl Worker {
 
     fn connect(&mut self, held: Vec<RenewedLease>) -> Hello {
         let hello = self.protocol.hello(self.now);
-        let welcome = Welcome {
-            lease_ms: 3_000,
-            renew_every_ms: 1_000,
-            held,
-            ..Welcome::default()
-        };
+        let welcome = Welcome { lease_ms: 3_000, renew_every_ms: 1_000, held, ..Welcome::default() };
         self.protocol.on_welcome(&welcome, self.now);
         hello
     }
@@ -99,22 +74,12 @@ impl Worker {
             *self.ran.entry(run.attempt_id.clone()).or_default() += 1;
             self.runs.insert(run.attempt_id.clone(), run);
         }
-        let messages = self
-            .protocol
-            .outbound()
-            .drain(..)
-            .filter_map(|request| request.message);
-        messages
-            .filter(|message| !matches!(message, Message::Renew(_)))
-            .collect()
+        let messages = self.protocol.outbound().drain(..).filter_map(|request| request.message);
+        messages.filter(|message| !matches!(message, Message::Renew(_))).collect()
     }
 
     fn renewed(&mut self) -> Vec<usize> {
-        let messages = self
-            .protocol
-            .outbound()
-            .drain(..)
-            .filter_map(|request| request.message);
+        let messages = self.protocol.outbound().drain(..).filter_map(|request| request.message);
         let renewals = messages.filter_map(|message| match message {
             Message::Renew(renew) => Some(renew.leases.len()),
             _ => None,
@@ -137,10 +102,7 @@ impl Worker {
     }
 
     fn answer(&mut self, message_id: &str, disposition: Disposition, lease: LeaseStatus) {
-        let receipt = Receipt {
-            disposition: disposition.into(),
-            ..Receipt::default()
-        };
+        let receipt = Receipt { disposition: disposition.into(), ..Receipt::default() };
         self.result(CommandResult {
             message_id: message_id.to_owned(),
             status: Some(tonic_types::Status::default()),
@@ -174,8 +136,7 @@ impl Worker {
     }
 
     fn end(&mut self, id: &str) {
-        self.protocol
-            .on_ended(id, Ending::of_result("1".to_owned(), 8), self.now);
+        self.protocol.on_ended(id, Ending::of_result("1".to_owned(), 8), self.now);
     }
 
     /// Dispatched, run, and waiting for the receipt.
@@ -191,26 +152,13 @@ impl Worker {
     }
 
     fn lease(&mut self, id: &str, status: LeaseStatus) {
-        let attempt = AttemptRef {
-            task_id: format!("task-{id}"),
-            attempt_id: id.to_owned(),
-            epoch: 1,
-        };
-        let leases = vec![RenewedLease {
-            attempt: Some(attempt),
-            lease: Some(status),
-        }];
-        self.protocol
-            .on_frame(Answer::Renewed(Renewed { leases }), self.now);
+        let attempt = AttemptRef { task_id: format!("task-{id}"), attempt_id: id.to_owned(), epoch: 1 };
+        let leases = vec![RenewedLease { attempt: Some(attempt), lease: Some(status) }];
+        self.protocol.on_frame(Answer::Renewed(Renewed { leases }), self.now);
     }
 
     fn counts(&self) -> (u64, u64, u64, u64) {
-        let Counts {
-            started,
-            confirmed,
-            evidence,
-            refused,
-        } = self.protocol.counts();
+        let Counts { started, confirmed, evidence, refused } = self.protocol.counts();
         (started, confirmed, evidence, refused)
     }
 }

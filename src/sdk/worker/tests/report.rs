@@ -18,11 +18,7 @@ fn a_report_is_sent_again_with_its_id_until_a_receipt_arrives() {
     worker.reconnect();
     assert_eq!(worker.finish(), finish);
     // The server asks for it, at once or later.
-    worker.refuse(
-        &finish.message_id,
-        Code::Unavailable,
-        reason("DATABASE_UNAVAILABLE"),
-    );
+    worker.refuse(&finish.message_id, Code::Unavailable, reason("DATABASE_UNAVAILABLE"));
     assert_eq!(worker.sent(), []);
     worker.pass(400);
     assert_eq!(worker.finish(), finish);
@@ -59,13 +55,7 @@ fn evidence_under_a_valid_lease_is_sent_again_once_under_a_new_id() {
     worker.answer(&first.message_id, Disposition::Evidence, VALID);
     let second = worker.finish();
     assert_ne!(first.message_id, second.message_id);
-    assert_eq!(
-        first,
-        Finish {
-            message_id: first.message_id.clone(),
-            ..second.clone()
-        }
-    );
+    assert_eq!(first, Finish { message_id: first.message_id.clone(), ..second.clone() });
     worker.answer(&second.message_id, Disposition::Evidence, VALID);
     assert_eq!(worker.sent(), []);
     assert_eq!(worker.counts(), (1, 1, 1, 0));
@@ -80,26 +70,15 @@ fn evidence_under_a_valid_lease_is_sent_again_once_under_a_new_id() {
 fn a_refused_report_is_replaced_by_unknown_once() {
     let mut worker = Worker::connected();
     let finish = worker.reporting("a");
-    worker.refuse(
-        &finish.message_id,
-        Code::InvalidArgument,
-        reason("PAYLOAD_TOO_LARGE"),
-    );
+    worker.refuse(&finish.message_id, Code::InvalidArgument, reason("PAYLOAD_TOO_LARGE"));
     let unknown = worker.finish();
     assert_ne!(unknown.message_id, finish.message_id);
     assert_eq!(
         (unknown.outcome(), unknown.retryable, unknown.result.as_str()),
         (Outcome::Unknown, false, "")
     );
-    assert_eq!(
-        unknown.error.map(|error| error.code).as_deref(),
-        Some("PAYLOAD_TOO_LARGE")
-    );
-    worker.refuse(
-        &unknown.message_id,
-        Code::InvalidArgument,
-        reason("PAYLOAD_TOO_LARGE"),
-    );
+    assert_eq!(unknown.error.map(|error| error.code).as_deref(), Some("PAYLOAD_TOO_LARGE"));
+    worker.refuse(&unknown.message_id, Code::InvalidArgument, reason("PAYLOAD_TOO_LARGE"));
     assert_eq!(worker.sent(), []);
     assert_eq!(worker.counts(), (1, 0, 0, 1));
 }
@@ -135,27 +114,13 @@ fn a_drain_waits_for_the_last_receipt() {
     worker.protocol.drain();
     worker.protocol.drain();
     assert!(matches!(worker.sent()[..], [Message::Drain(_)]));
-    assert_eq!(
-        worker.protocol.unfinished(),
-        Unfinished {
-            running: 1,
-            ..Unfinished::default()
-        }
-    );
+    assert_eq!(worker.protocol.unfinished(), Unfinished { running: 1, ..Unfinished::default() });
     worker.end("a");
-    assert_eq!(
-        worker.protocol.unfinished(),
-        Unfinished {
-            reporting: 1,
-            ..Unfinished::default()
-        }
-    );
+    assert_eq!(worker.protocol.unfinished(), Unfinished { reporting: 1, ..Unfinished::default() });
     let hello = worker.reconnect();
     assert_eq!((hello.max_in_flight, hello.held.len()), (1, 1));
     let sent = worker.sent();
-    let [Message::Finish(finish), Message::Drain(_)] = &sent[..] else {
-        panic!("{sent:?}")
-    };
+    let [Message::Finish(finish), Message::Drain(_)] = &sent[..] else { panic!("{sent:?}") };
     assert!(!worker.protocol.is_drained());
     worker.answer(&finish.message_id, Disposition::Applied, LOST);
     assert!(worker.protocol.is_drained());

@@ -10,10 +10,7 @@ fn the_handler_runs_only_after_its_start_was_accepted() {
     let mut worker = Worker::connected();
     worker.dispatch("a");
     let start = worker.start();
-    assert_eq!(
-        (start.task_id.as_str(), start.attempt_id.as_str(), start.epoch),
-        ("task-a", "a", 1)
-    );
+    assert_eq!((start.task_id.as_str(), start.attempt_id.as_str(), start.epoch), ("task-a", "a", 1));
     assert!(worker.ran.is_empty());
     worker.answer(&start.message_id, Disposition::Applied, VALID);
     assert_eq!(worker.sent(), []);
@@ -23,11 +20,7 @@ fn the_handler_runs_only_after_its_start_was_accepted() {
 #[test]
 fn a_refused_start_runs_nothing_and_reports_nothing() {
     let mut worker = Worker::connected();
-    for (id, why) in [
-        ("a", "LEASE_LOST"),
-        ("b", "ALREADY_STARTED"),
-        ("c", "CANCEL_REQUESTED"),
-    ] {
+    for (id, why) in [("a", "LEASE_LOST"), ("b", "ALREADY_STARTED"), ("c", "CANCEL_REQUESTED")] {
         worker.dispatch(id);
         let start = worker.start();
         worker.refuse(&start.message_id, Code::FailedPrecondition, reason(why));
@@ -88,14 +81,7 @@ fn a_cancel_recorded_before_the_handler_was_called_is_confirmed_without_calling_
     let mut worker = Worker::connected();
     worker.dispatch("a");
     let start = worker.start();
-    worker.answer(
-        &start.message_id,
-        Disposition::Applied,
-        LeaseStatus {
-            cancel_requested: true,
-            ..VALID
-        },
-    );
+    worker.answer(&start.message_id, Disposition::Applied, LeaseStatus { cancel_requested: true, ..VALID });
     assert_eq!(worker.finish().outcome(), Outcome::Canceled);
     assert!(worker.ran.is_empty());
 }
@@ -107,11 +93,7 @@ fn attempts_beyond_twice_the_slots_or_of_other_handlers_are_left() {
         worker.dispatch(id);
     }
     assert_eq!(worker.sent().len(), 4);
-    let other = Dispatch {
-        attempt_id: "x".to_owned(),
-        handler: "other".to_owned(),
-        ..Dispatch::default()
-    };
+    let other = Dispatch { attempt_id: "x".to_owned(), handler: "other".to_owned(), ..Dispatch::default() };
     worker.protocol.on_frame(Answer::Dispatch(other), worker.now);
     assert_eq!(worker.sent(), []);
 }
