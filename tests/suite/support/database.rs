@@ -1,0 +1,98 @@
+//! A database for one test.
+
+use orbit::store::{Database, DatabaseOptions};
+use sea_orm::{ConnectOptions, ConnectionTrait as _, DatabaseConnection, DbBackend, Statement};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+/// A migrated database that goes away with the test.
+pub(crate) struct TestDatabase {
+    pub(crate) url: String,
+    side: DatabaseConnection,
+    keep: Keep,
+}
+
+enum Keep {
+    Sqlite { _dir: TempDir },
+    MySql { server: DatabaseConnection, name: String },
+}
+
+impl TestDatabase {
+    pub(crate) async fn sqlite() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let url = format!("sqlite:{}", dir.path().join("orbit.db").display());
+        let database = Database::open(&url, DatabaseOptions::default()).await.expect("an SQLite file");
+        migration::migrate(database.connection()).await.expect("migrated");
+        database.close().await;
+        drop(database);
+        let side = connect(&url).await;
+        side.execute_unprepared("PRAGMA busy_timeout = 5000").await.expect("set");
+        Self { url, side, keep: Keep::Sqlite { _dir: dir } }
+    }
+
+    pub(crate) async fn mysql() -> Self {
+        let server_url = std::env::var("ORBIT_TEST_MYSQL_URL")
+            .expect("ORBIT_TEST_MYSQL_URL names a MySQL server; tests/run starts one");
+        let name = format!("orbit_test_{}", Uuid::new_v4().simple());
+        let server = connect(&format!("{server_url}/mysql")).await;
+        let create = format!("CREATE DATABASE {name} DEFAULT CHARACTER SET utf8mb4");
+        server.execute_unprepared(&create).await.expect("a database");
+        let url = format!("{server_url}/{name}");
+        let side = connect(&url).await;
+        migration::migrate(&side).await.expect("migrated");
+        Self { url, side, keep: Keep::MySql { server, name } }
+    }
+
+    pub(crate) fn is_mysql(&self) -> bool {
+        matches!(self.keep, Keep::MySql { .. })
+    }
+
+    pub(crate) async fn open(&self) -> Database {
+        Database::open(&self.url, DatabaseOptions::default()).await.expect("the test's database")
+    }
+
+    /// Runs raw SQL beside Orbit. Answers how many rows it changed.
+    pub(crate) async fn sql(&self, sql: &str) -> u64 {
+        self.side.execute_unprepared(sql).await.unwrap_or_else(|e| panic!("{sql}: {e}")).rows_affected()
+    }
+
+    /// One number.
+    pub(crate) async fn number(&self, sql: &str) -> i64 {
+        let backend = if self.is_mysql() { DbBackend::MySql } else { DbBackend::Sqlite };
+        let row = self.side.query_one_raw(Statement::from_string(backend, format!("SELECT ({sql}) AS n"))).await;
+        let row = row.unwrap_or_else(|e| panic!("{sql}: {e}")).expect("one row");
+        row.try_get::<Option<i64>>("", "n").unwrap_or_else(|e| panic!("{sql}: {e}")).unwrap_or(0)
+    }
+
+    /// Holds that the hot tables agree with the tasks' states.
+    pub(crate) async fn check_invariants(&self) {
+        for (table, states) in [("ready", "1"), ("leases", "2, 3"), ("reviews", "7")] {
+            let missing = format!(
+                "SELECT COUNT(*) FROM tasks t LEFT JOIN {table} h ON h.task_id = t.task_id \
+                 WHERE t.state IN ({states}) AND h.task_id IS NULL"
+            );
+            let extra = format!(
+                "SELECT COUNT(*) FROM {table} h LEFT JOIN tasks t ON t.task_id = h.task_id \
+                 WHERE t.task_id IS NULL OR t.state NOT IN ({states})"
+            );
+            assert_eq!((self.number(&missing).await, self.number(&extra).await), (0, 0), "{table}");
+        }
+        let gaps = "SELECT COUNT(*) FROM tasks t WHERE t.revision <> \
+                    (SELECT COUNT(*) FROM events e WHERE e.task_id = t.task_id AND e.ordinal = 0)";
+        assert_eq!(self.number(gaps).await, 0, "every change has its event");
+    }
+
+    pub(crate) async fn drop(self) {
+        self.side.close().await.expect("closed");
+        if let Keep::MySql { server, name } = self.keep {
+            server.execute_unprepared(&format!("DROP DATABASE {name}")).await.expect("dropped");
+            server.close().await.expect("closed");
+        }
+    }
+}
+
+async fn connect(url: &str) -> DatabaseConnection {
+    let mut options = ConnectOptions::new(url);
+    options.max_connections(2).sqlx_logging(false);
+    sea_orm::Database::connect(options).await.unwrap_or_else(|e| panic!("{url}: {e}"))
+}

@@ -1,0 +1,54 @@
+//! What tests stand on: a database, an engine on it, a worker's view of it.
+
+pub(crate) mod database;
+pub(crate) mod rig;
+
+/// Runs each test on SQLite and on MySQL.
+macro_rules! on_every_database {
+    ($($(#[$attribute:meta])* async fn $name:ident($database:ident: TestDatabase) $body:block)*) => {
+        $(
+            $(#[$attribute])*
+            async fn $name($database: $crate::support::database::TestDatabase) $body
+        )*
+
+        mod sqlite {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $name() {
+                    super::$name($crate::support::database::TestDatabase::sqlite().await).await;
+                }
+            )*
+        }
+
+        mod mysql {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $name() {
+                    super::$name($crate::support::database::TestDatabase::mysql().await).await;
+                }
+            )*
+        }
+    };
+}
+
+pub(crate) use on_every_database;
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+/// Waits until something is so, at most `limit`.
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    limit: Duration,
+    mut look: impl FnMut() -> F,
+) -> T {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not within {limit:?}: {what}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
