@@ -25,7 +25,15 @@ impl MigrationTrait for Migration {
             vec![d.id16("task_id", "The task: tasks.task_id"), d.int("queue", "The task's queue: queues.id")];
         let key = primary_key(&["task_id"]);
         create_table(manager, "reviews", "The NEEDS_REVIEW tasks", reviews, [key]).await?;
-        create_index(manager, "reviews", "reviews_queue", &["queue"]).await
+        create_index(manager, "reviews", "reviews_queue", &["queue"]).await?;
+
+        let cancels = vec![
+            d.id16("task_id", "The task: tasks.task_id"),
+            d.id16("attempt_id", "The attempt that runs all the same"),
+        ];
+        let key = primary_key(&["task_id"]);
+        let comment = "The RUNNING tasks with a recorded cancel, whose workers are to be told";
+        create_table(manager, "cancels", comment, cancels, [key]).await
     }
 
     async fn down(&self, _: &SchemaManager) -> Result<(), DbErr> {

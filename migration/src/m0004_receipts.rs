@@ -117,6 +117,7 @@ fn events(d: Dialect) -> Vec<ColumnDef> {
         d.name("principal", 128, "Who acted"),
         null(d.id16("session_id", "UUID of the worker session that acted")),
         d.name("node_id", 64, "The node that acted"),
-        null(d.text("note", 1024, "For people: a reason or references")),
+        null(d.text("note", 1024, "A person's reason")),
+        null(d.json("evidence_refs", "Where a person's evidence lies: a JSON array of texts")),
     ]
 }

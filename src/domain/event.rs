@@ -67,6 +67,8 @@ pub struct Event {
     pub actor: Actor,
     /// A person's reason, if one was given.
     pub note: Option<String>,
+    /// Where a person's evidence lies.
+    pub references: Vec<String>,
 }
 
 impl Event {
@@ -92,6 +94,7 @@ impl Event {
             effect_uncertain: task.doubt,
             actor: actor.clone(),
             note: None,
+            references: Vec::new(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     decide::Decision,
     digest::Digest,
-    ids::MessageId,
+    ids::{MessageId, TaskId},
     rejection::Rejection,
     report::MessageKind,
     task::{StateName, Task},
@@ -132,6 +132,40 @@ impl Receipt {
             decision: None,
             effect_uncertain: task.doubt,
             next_available_at: None,
+            committed_at: now,
+        }
+    }
+}
+
+/// The stored answer to a cancel or a resolution, as of its commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperatorReceipt {
+    /// The task.
+    pub task_id: TaskId,
+    /// Whether it changed anything.
+    pub changed: bool,
+    /// The task's state then.
+    pub task_state: StateName,
+    /// Its revision then.
+    pub revision: u32,
+    /// Its latest decision then.
+    pub decision: Option<Decision>,
+    /// Its doubt then.
+    pub effect_uncertain: bool,
+    /// When it was decided, by the database's clock.
+    pub committed_at: Moment,
+}
+
+impl OperatorReceipt {
+    /// Tells of `task` as it stands at `now`.
+    pub fn of(task: &Task, changed: bool, now: Moment) -> Self {
+        Self {
+            task_id: task.id,
+            changed,
+            task_state: task.state.name(),
+            revision: task.revision,
+            decision: task.last_decision,
+            effect_uncertain: task.doubt,
             committed_at: now,
         }
     }

@@ -28,12 +28,14 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub use failure::Failure;
 pub use options::EngineOptions;
 pub use reaper::Swept;
-pub use seats::{Dispatch, Seat, SeatRequest};
+pub use seats::{Dispatch, Seat, SeatEvent, SeatRequest};
 
 use crate::{
     domain::{
+        decide::Resolution,
         ids::{AttemptRef, RequestId, SessionId, TaskId},
         queue::{Queue, QueueChange},
+        receipt::OperatorReceipt,
         rejection::Rejection,
         report::{Finish, Start},
         submission::Submission,
@@ -43,7 +45,8 @@ use crate::{
 };
 
 use command::{
-    ChangeQueue, Command, CreateQueue, FinishAttempt, MessageReply, Renew, StartAttempt, Submit, Submitted,
+    CancelTask, ChangeQueue, Command, CreateQueue, FinishAttempt, MessageReply, Renew, ResolveTask,
+    StartAttempt, Submit, Submitted,
 };
 use lane::Lane;
 use queue::LaneQueue;
@@ -254,6 +257,26 @@ impl Engine {
         request: Request,
     ) -> Result<Queue, Failure> {
         self.send(0, ChangeQueue { queue_id, change, expected_revision, request }).await
+    }
+
+    /// Cancels a task.
+    pub async fn cancel_task(
+        &self,
+        task_id: TaskId,
+        reason: String,
+        request: Request,
+    ) -> Result<OperatorReceipt, Failure> {
+        self.send(self.lane_of(task_id), CancelTask { task_id, reason, request }).await
+    }
+
+    /// Resolves a task in review.
+    pub async fn resolve_task(
+        &self,
+        task_id: TaskId,
+        resolution: Resolution,
+        request: Request,
+    ) -> Result<OperatorReceipt, Failure> {
+        self.send(self.lane_of(task_id), ResolveTask { task_id, resolution, request }).await
     }
 
     /// Takes a seat at the dispatcher: from now on attempts arrive at it, each claimed and committed.

@@ -32,6 +32,8 @@ const UNSTARTED_MAX: u32 = 64;
 /// Bytes of payload of unstarted attempts after which no further one is claimed. With one more of the largest, the
 /// promised 4 MiB hold.
 const UNSTARTED_BYTES: usize = 3 * 1024 * 1024;
+/// What may wait for a session to listen.
+const EVENTS_MAX: usize = 2 * UNSTARTED_MAX as usize;
 /// After a lease should have ended, how long to wait before looking: reclaiming takes a moment.
 const LOOK_AFTER: Duration = Duration::from_millis(500);
 
@@ -77,12 +79,26 @@ pub struct Dispatch {
     pub attempt_timeout_ms: u32,
 }
 
+/// What a session hears at its seat.
+#[derive(Clone, Debug)]
+pub enum SeatEvent {
+    /// An attempt for it.
+    Dispatch(Box<Dispatch>),
+    /// A cancel was recorded for an attempt that it runs.
+    Canceled {
+        /// The attempt.
+        attempt_id: AttemptId,
+        /// As given by who asked.
+        reason: Arc<str>,
+    },
+}
+
 /// A session's seat. Dropping it leaves: nothing more is claimed for it; what it holds keeps its leases.
 pub struct Seat {
     seats: Arc<Seats>,
     session_id: SessionId,
     unknown_queue_ids: Vec<String>,
-    dispatches: mpsc::Receiver<Dispatch>,
+    events: mpsc::Receiver<SeatEvent>,
     freed: Arc<Notify>,
 }
 
@@ -112,7 +128,7 @@ struct Sitting {
     /// Slots and bytes of claims under way.
     asked: u32,
     draining: bool,
-    sender: mpsc::Sender<Dispatch>,
+    sender: mpsc::Sender<SeatEvent>,
     freed: Arc<Notify>,
 }
 
@@ -120,6 +136,7 @@ struct Held {
     attempt: AttemptRef,
     payload_bytes: usize,
     started: bool,
+    cancel_told: bool,
     look_at: Instant,
 }
 
@@ -159,13 +176,18 @@ impl Seats {
                 unknown_queue_ids.push(queue_id.clone());
             }
         }
-        // Room for all that may be unstarted, so that handing over never waits.
-        let (sender, dispatches) = mpsc::channel(UNSTARTED_MAX as usize);
+        // Room for all that may be unstarted and more, so that handing over never waits.
+        let (sender, events) = mpsc::channel(EVENTS_MAX);
         let freed = Arc::new(Notify::new());
         let session_id = request.session.session_id;
         let held = request.held.into_iter().map(|(attempt, lease)| {
-            let held =
-                Held { attempt, payload_bytes: 0, started: true, look_at: look_at(lease.remaining_ms) };
+            let held = Held {
+                attempt,
+                payload_bytes: 0,
+                started: true,
+                cancel_told: lease.cancel_requested,
+                look_at: look_at(lease.remaining_ms),
+            };
             (attempt.attempt_id, held)
         });
         let sitting = Sitting {
@@ -196,7 +218,7 @@ impl Seats {
         }
         drop(board);
         self.wake.notify_one();
-        Ok(Seat { seats: self, session_id, unknown_queue_ids, dispatches, freed })
+        Ok(Seat { seats: self, session_id, unknown_queue_ids, events, freed })
     }
 
     /// Hears of a commit: what became claimable, which permits are free, which attempts ended.
@@ -220,6 +242,7 @@ impl Seats {
             board.release(*attempt_id);
         }
         drop(board);
+        self.canceled(&wakes.canceled);
         self.wake.notify_one();
     }
 
@@ -298,6 +321,7 @@ impl Seats {
                 attempt,
                 payload_bytes: one.task.payload_bytes as usize,
                 started: false,
+                cancel_told: false,
                 look_at: look_at(remaining_ms),
             };
             sitting.held.insert(one.attempt_id, held);
@@ -311,8 +335,27 @@ impl Seats {
     /// Hands an attempt over. If its session has gone, the lease runs out.
     pub(super) fn hand_over(&self, session_id: SessionId, dispatch: Dispatch) {
         let sender = self.lock().seats.get(&session_id).map(|s| s.sender.clone());
-        if sender.is_none_or(|s| s.try_send(dispatch).is_err()) {
+        let event = SeatEvent::Dispatch(Box::new(dispatch));
+        if sender.is_none_or(|s| s.try_send(event).is_err()) {
             tracing::debug!(%session_id, "a session left before its dispatch");
+        }
+    }
+
+    /// Whether any session holds anything.
+    pub(super) fn holds_any(&self) -> bool {
+        !self.lock().holders.is_empty()
+    }
+
+    /// Tells the sessions that hold these attempts of the cancels, once.
+    pub(super) fn canceled(&self, canceled: &[(AttemptId, Arc<str>)]) {
+        let mut board = self.lock();
+        let Board { seats, holders, .. } = &mut *board;
+        for (attempt_id, reason) in canceled {
+            let Some(sitting) = holders.get(attempt_id).and_then(|s| seats.get_mut(s)) else { continue };
+            let Some(held) = sitting.held.get_mut(attempt_id).filter(|h| !h.cancel_told) else { continue };
+            let event = SeatEvent::Canceled { attempt_id: *attempt_id, reason: reason.clone() };
+            // A session that does not listen is told at its next renewal, and by the next look.
+            held.cancel_told = sitting.sender.try_send(event).is_ok();
         }
     }
 
@@ -401,9 +444,9 @@ impl Seat {
         &self.unknown_queue_ids
     }
 
-    /// The next attempt. Never ends by itself.
-    pub async fn next(&mut self) -> Option<Dispatch> {
-        self.dispatches.recv().await
+    /// What comes next. Never ends by itself.
+    pub async fn next(&mut self) -> Option<SeatEvent> {
+        self.events.recv().await
     }
 
     /// A start was granted: the attempt no longer counts as unstarted.

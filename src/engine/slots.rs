@@ -1,5 +1,5 @@
-//! Frees the slots of attempts that other nodes reclaimed: this node is not told, so it looks when their leases should
-//! have ended.
+//! Learns what other nodes did to attempts that are held here, of which this node is not told: reclaimed them, when their
+//! leases should have ended; recorded a cancel.
 
 use std::time::Duration;
 
@@ -14,6 +14,12 @@ pub(super) async fn run(engine: Engine) {
         tokio::select! {
             () = engine.inner.stop.cancelled() => break,
             () = sleep(INTERVAL) => {}
+        }
+        if engine.inner.seats.holds_any() {
+            match engine.inner.database.canceled().await {
+                Ok(canceled) => engine.inner.seats.canceled(&canceled),
+                Err(fault) => tracing::debug!(%fault, "cancels not looked for"),
+            }
         }
         let overdue = engine.inner.seats.overdue();
         if overdue.is_empty() {

@@ -14,6 +14,7 @@ use crate::domain::{
 };
 
 use super::{
+    answers::StoredAnswer,
     dialect::{Dialect, ROWS_MAX},
     error::{Fault, Inconsistency},
     routes::Routes,
@@ -311,7 +312,7 @@ impl Loader<'_> {
             );
             for row in self.all::<RequestRow>(sql, values).await? {
                 let id = RequestId(row.request_id);
-                let answer = super::save::queue_from_json(&row.answer)
+                let answer = StoredAnswer::from_json(&row.answer)
                     .ok_or_else(|| Inconsistency::new("requests", "answer", id, "cannot be read"))?;
                 let digest = digest(&Distrust::new("requests", id), row.digest)?;
                 ws.requests.insert((row.principal.into(), id), StoredRequest { digest, answer });

@@ -4,6 +4,7 @@
 //! decide, save what changed. Rows of the hot tables are derived from the state of the task (`ready` ⇔ WAITING,
 //! `leases` ⇔ LEASED or RUNNING, `reviews` ⇔ NEEDS_REVIEW), so they cannot disagree with it.
 
+mod answers;
 mod codes;
 mod database;
 mod dialect;
@@ -18,6 +19,7 @@ mod sweep;
 mod transaction;
 mod working_set;
 
+pub use answers::StoredAnswer;
 pub use database::{Database, DatabaseOptions, OpenError};
 pub use error::{Fault, Inconsistency};
 pub use load::{ClaimNeed, Needs};

@@ -8,7 +8,7 @@ use crate::domain::{
     decide::EvidenceRecord,
     digest::{DIGEST_VERSION, Digest},
     event::Event,
-    ids::{AttemptRef, QueueNo, SessionId, TaskId},
+    ids::{AttemptId, AttemptRef, SessionId, TaskId},
     queue::Queue,
     receipt::Receipt,
     report::Report,
@@ -42,6 +42,8 @@ struct Rows {
     new_ready: Vec<Row>,
     old_reviews: Vec<Row>,
     new_reviews: Vec<Row>,
+    old_cancels: Vec<Row>,
+    new_cancels: Vec<Row>,
 }
 
 pub(super) struct Saver<'a> {
@@ -87,7 +89,9 @@ impl Saver<'_> {
         self.delete("ready", &ready_key, rows.old_ready).await?;
         self.insert("ready", &["route", "available_at", "task_id", "expires_at"], rows.new_ready).await?;
         self.delete("reviews", &id, rows.old_reviews).await?;
-        self.insert("reviews", &["task_id", "queue"], rows.new_reviews).await
+        self.insert("reviews", &["task_id", "queue"], rows.new_reviews).await?;
+        self.delete("cancels", &id, rows.old_cancels).await?;
+        self.insert("cancels", &["task_id", "attempt_id"], rows.new_cancels).await
     }
 
     /// The rows of one task: its own if it changed, and those of the hot tables that its state brings and takes.
@@ -129,6 +133,11 @@ impl Saver<'_> {
             (false, true) => rows.new_reviews.push(vec![after.id.0.into(), after.route.queue.0.into()]),
             (true, false) => rows.old_reviews.push(vec![after.id.0.into()]),
             (false, false) | (true, true) => {}
+        }
+        match (before.and_then(canceled_attempt), canceled_attempt(after)) {
+            (None, Some(attempt_id)) => rows.new_cancels.push(vec![after.id.0.into(), attempt_id.0.into()]),
+            (Some(_), None) => rows.old_cancels.push(vec![after.id.0.into()]),
+            (None, None) | (Some(_), Some(_)) => {}
         }
     }
 
@@ -189,13 +198,12 @@ impl Saver<'_> {
         }
         let rows = ws.new_requests.iter().filter_map(|key| {
             let stored = ws.requests.get(key)?;
-            let answer = queue_to_json(&stored.answer);
             Some(vec![
                 (&*key.0).into(),
                 key.1.0.into(),
-                1_i16.into(),
+                stored.answer.kind().into(),
                 stored.digest.0.to_vec().into(),
-                answer.into(),
+                stored.answer.to_json().into(),
                 ws.now.micros().into(),
             ])
         });
@@ -263,6 +271,12 @@ fn ready_row(task: &Task) -> Option<(i32, i64, i64)> {
         }
         _ => None,
     }
+}
+
+/// RUNNING with a recorded cancel ⇔ one row in `cancels`.
+pub(super) fn canceled_attempt(task: &Task) -> Option<AttemptId> {
+    let running = matches!(task.state, State::Running { .. }) && task.cancel.is_some();
+    task.lease().filter(|_| running).map(|l| l.attempt_id)
 }
 
 fn lease_of(task: &Task) -> Option<(&Lease, Option<Moment>, u32)> {
@@ -561,6 +575,7 @@ const EVENT_COLUMNS: &[&str] = &[
     "session_id",
     "node_id",
     "note",
+    "evidence_refs",
 ];
 
 fn event_row(task_id: TaskId, event: &Event) -> Row {
@@ -583,6 +598,7 @@ fn event_row(task_id: TaskId, event: &Event) -> Row {
         event.actor.session_id.map(|s| s.0).into(),
         (&*event.actor.node_id).into(),
         event.note.clone().into(),
+        (!event.references.is_empty()).then(|| json!(event.references).to_string()).into(),
     ]
 }
 
@@ -597,33 +613,4 @@ fn queue_row(queue: &Queue) -> Row {
         queue.created_at.micros().into(),
         queue.updated_at.micros().into(),
     ]
-}
-
-/// A queue as a stored answer keeps it. Its number is not told to anyone, so it is not kept.
-fn queue_to_json(queue: &Queue) -> String {
-    json!({
-        "queue_id": queue.queue_id,
-        "paused": queue.paused,
-        "max_running": queue.max_running,
-        "revision": queue.revision,
-        "created_at": queue.created_at.micros(),
-        "updated_at": queue.updated_at.micros(),
-    })
-    .to_string()
-}
-
-/// The queue of a stored answer.
-pub(super) fn queue_from_json(text: &str) -> Option<Queue> {
-    let value: serde_json::Value = serde_json::from_str(text).ok()?;
-    let number = |name: &str| u32::try_from(value.get(name)?.as_u64()?).ok();
-    let moment = |name: &str| value.get(name)?.as_i64().map(Moment::from_micros);
-    Some(Queue {
-        no: QueueNo(0),
-        queue_id: value.get("queue_id")?.as_str()?.to_owned(),
-        paused: value.get("paused")?.as_bool()?,
-        max_running: number("max_running")?,
-        revision: number("revision")?,
-        created_at: moment("created_at")?,
-        updated_at: moment("updated_at")?,
-    })
 }

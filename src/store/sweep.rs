@@ -1,6 +1,8 @@
 //! Looking around without locks: what has lapsed, what is due, what is still held. Whoever acts on it asks again under
 //! lock.
 
+use std::sync::Arc;
+
 use sea_orm::ConnectionTrait as _;
 use uuid::Uuid;
 
@@ -108,6 +110,17 @@ impl Database {
             }
         }
         Ok(held)
+    }
+
+    /// Running attempts with a recorded cancel, with its reason. Few at any time.
+    pub async fn canceled(&self) -> Result<Vec<(AttemptId, Arc<str>)>, Fault> {
+        let sql = "SELECT c.attempt_id, t.cancel_reason FROM cancels c JOIN tasks t ON t.task_id = c.task_id";
+        let rows = self.reads_connection().query_all_raw(self.dialect().statement(sql, vec![])).await?;
+        let read = |row: &sea_orm::QueryResult| {
+            let reason = row.try_get::<Option<String>>("", "cancel_reason")?.unwrap_or_default();
+            Ok((AttemptId(row.try_get("", "attempt_id")?), reason.into()))
+        };
+        rows.iter().map(read).collect::<Result<_, _>>().map_err(Fault::Permanent)
     }
 
     /// Removes rows of lanes that ended without a farewell more than a day ago.

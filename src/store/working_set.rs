@@ -18,6 +18,8 @@ use crate::domain::{
     time::Moment,
 };
 
+use super::{answers::StoredAnswer, save::canceled_attempt};
+
 /// A locked task and what is known about its attempts.
 pub(super) struct Entry {
     /// As it was loaded; none for a task accepted in this transaction.
@@ -53,13 +55,13 @@ pub struct KeyHit {
     pub digest: Digest,
 }
 
-/// The stored answer to a queue's change.
+/// The stored answer to a write with a `request_id`.
 #[derive(Clone, Debug)]
 pub struct StoredRequest {
     /// The content it came with.
     pub digest: Digest,
-    /// The queue as the answer told it.
-    pub answer: Queue,
+    /// The answer.
+    pub answer: StoredAnswer,
 }
 
 /// A queue that claims look at.
@@ -83,6 +85,8 @@ pub struct Wakes {
     pub queues: Vec<QueueNo>,
     /// These attempts ended.
     pub ended: Vec<AttemptId>,
+    /// Cancels were recorded for these running attempts.
+    pub canceled: Vec<(AttemptId, Arc<str>)>,
     /// The database's time of the transaction.
     pub now: Option<Moment>,
 }
@@ -265,6 +269,10 @@ impl WorkingSet {
                 && before.is_none_or(|b| b.revision != entry.task.revision)
             {
                 wakes.ready.push((entry.task.route.route, available_at));
+            }
+            if before.and_then(canceled_attempt).is_none() {
+                let reason = entry.task.cancel.as_ref().map(|c| c.reason.clone()).unwrap_or_default();
+                wakes.canceled.extend(canceled_attempt(&entry.task).map(|attempt_id| (attempt_id, reason)));
             }
             if before.is_some_and(|b| b.lease().is_some()) && entry.task.lease().is_none() {
                 wakes.queues.push(entry.task.route.queue);

@@ -4,18 +4,22 @@
 //! with the whole change as a value, or with why there is none.
 
 mod accept;
+mod cancel;
 mod claim;
 mod finish;
 mod lapse;
 mod renew;
+mod resolve;
 mod start;
 mod verdict;
 
 pub use accept::{Acceptance, accept};
+pub use cancel::cancel;
 pub use claim::{ClaimRefusal, claim};
 pub use finish::{EvidenceRecord, FinishAnswer, Known, finish};
 pub use lapse::lapse;
 pub use renew::renew;
+pub use resolve::{GRANTED_ATTEMPTS_MAX, Resolution, ResolvedTo, resolve};
 pub use start::{StartAnswer, start};
 pub use verdict::{Ending, Facts, Next, Verdict, verdict};
 
@@ -131,7 +135,7 @@ fn end_attempt(
     let delay_ms = backoff::delay_ms(&task.policy, epoch, lease.attempt_id);
     let retry_at = now.plus_ms(delay_ms);
     let Verdict { next, decision, doubt } = verdict(&Facts {
-        ending: Ending::of(&end),
+        ending: Ending::of(&end, started_at),
         safety: task.policy.recovery_safety,
         doubt: task.doubt,
         attempts: task.attempt_count,

@@ -16,18 +16,19 @@ pub enum Ending {
     Unknown,
     /// The lease ran out before the start: nothing happened.
     Unstarted,
-    /// The worker stopped because of a cancel; or the attempt was cancelled before its start.
+    /// The worker stopped because of a cancel, and says so.
     Canceled,
 }
 
 impl Ending {
-    /// The ending without its data.
-    pub fn of(end: &AttemptEnd) -> Self {
+    /// The ending without its data. What was cancelled before its start was not confirmed by anybody.
+    pub fn of(end: &AttemptEnd, started_at: Option<Moment>) -> Self {
         match end {
             AttemptEnd::Succeeded { .. } => Self::Succeeded,
             AttemptEnd::Failed { retryable, .. } => Self::Failed { retryable: *retryable },
             AttemptEnd::Unknown { .. } => Self::Unknown,
             AttemptEnd::Unstarted => Self::Unstarted,
+            AttemptEnd::Canceled { .. } if started_at.is_none() => Self::Unstarted,
             AttemptEnd::Canceled { .. } => Self::Canceled,
         }
     }

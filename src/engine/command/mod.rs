@@ -1,20 +1,25 @@
 //! Commands: one file each. A command says what it needs locked, and changes the working set by a decision of the domain.
 
+mod cancel;
 mod claim;
 mod finish;
 mod lapse;
 mod queue;
 mod renew;
+mod request;
+mod resolve;
 mod start;
 mod submit;
 
 use tokio::sync::oneshot;
 
+pub use cancel::CancelTask;
 pub(super) use claim::{Ask, Claim, Claimed};
 pub use finish::FinishAttempt;
 pub(super) use lapse::{Lapse, Lapsed};
 pub use queue::{ChangeQueue, CreateQueue};
 pub use renew::Renew;
+pub use resolve::ResolveTask;
 pub use start::{MessageReply, StartAttempt};
 pub use submit::{Submit, Submitted};
 

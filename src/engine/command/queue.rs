@@ -1,15 +1,15 @@
 use crate::{
     domain::{
-        digest::{Digest, Digester},
+        digest::Digester,
         ids::QueueNo,
         queue::{Queue, QueueChange},
         rejection::Rejection,
     },
     engine::Request,
-    store::{Needs, StoredRequest, WorkingSet},
+    store::{Needs, StoredAnswer, WorkingSet},
 };
 
-use super::{Class, Command};
+use super::{Class, Command, request};
 
 /// Makes a queue.
 pub struct CreateQueue {
@@ -38,13 +38,14 @@ impl Command for CreateQueue {
     const CLASS: Class = Class::Message;
 
     fn needs(&self, needs: &mut Needs) {
-        request_needs(&self.queue_id, &self.request, needs);
+        needs.queues.insert(self.queue_id.clone());
+        request::needs(&self.request, needs);
     }
 
     fn apply(&mut self, ws: &mut WorkingSet) -> Result<Queue, Rejection> {
         let digest =
             Digester::new().number(1, 1).text(2, &self.queue_id).number(3, self.max_running.into()).finish();
-        if let Some(answer) = replayed(&self.request, digest, ws)? {
+        if let Some(StoredAnswer::Queue(answer)) = request::replayed(&self.request, digest, ws)? {
             return Ok(answer);
         }
         if ws.queue(&self.queue_id).is_some() {
@@ -61,7 +62,7 @@ impl Command for CreateQueue {
             updated_at: ws.now(),
         };
         ws.put_queue(queue.clone());
-        store_answer(&self.request, digest, &queue, ws);
+        request::store(&self.request, digest, StoredAnswer::Queue(queue.clone()), ws);
         Ok(queue)
     }
 }
@@ -71,7 +72,8 @@ impl Command for ChangeQueue {
     const CLASS: Class = Class::Message;
 
     fn needs(&self, needs: &mut Needs) {
-        request_needs(&self.queue_id, &self.request, needs);
+        needs.queues.insert(self.queue_id.clone());
+        request::needs(&self.request, needs);
     }
 
     fn apply(&mut self, ws: &mut WorkingSet) -> Result<Queue, Rejection> {
@@ -87,7 +89,7 @@ impl Command for ChangeQueue {
             .number(3, value.into())
             .number(4, expected)
             .finish();
-        if let Some(answer) = replayed(&self.request, digest, ws)? {
+        if let Some(StoredAnswer::Queue(answer)) = request::replayed(&self.request, digest, ws)? {
             return Ok(answer);
         }
         let queue =
@@ -97,29 +99,7 @@ impl Command for ChangeQueue {
         }
         let queue = queue.changed(self.change, ws.now());
         ws.put_queue(queue.clone());
-        store_answer(&self.request, digest, &queue, ws);
+        request::store(&self.request, digest, StoredAnswer::Queue(queue.clone()), ws);
         Ok(queue)
     }
-}
-
-fn request_needs(queue_id: &str, request: &Request, needs: &mut Needs) {
-    needs.queues.insert(queue_id.to_owned());
-    needs.requests.insert((request.principal.clone(), request.request_id));
-}
-
-/// The stored answer, if the request came before; a conflict if it came with other content.
-fn replayed(request: &Request, digest: Digest, ws: &WorkingSet) -> Result<Option<Queue>, Rejection> {
-    match ws.request(&request.principal, request.request_id) {
-        Some(stored) if stored.digest == digest => Ok(Some(stored.answer.clone())),
-        Some(_) => {
-            let value = request.request_id.to_string();
-            Err(Rejection::IdempotencyConflict { field: "request_id", value })
-        }
-        None => Ok(None),
-    }
-}
-
-fn store_answer(request: &Request, digest: Digest, queue: &Queue, ws: &mut WorkingSet) {
-    let stored = StoredRequest { digest, answer: queue.clone() };
-    ws.store_request(&request.principal, request.request_id, stored);
 }

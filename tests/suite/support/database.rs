@@ -59,7 +59,8 @@ impl TestDatabase {
     /// One number.
     pub(crate) async fn number(&self, sql: &str) -> i64 {
         let backend = if self.is_mysql() { DbBackend::MySql } else { DbBackend::Sqlite };
-        let row = self.side.query_one_raw(Statement::from_string(backend, format!("SELECT ({sql}) AS n"))).await;
+        let row =
+            self.side.query_one_raw(Statement::from_string(backend, format!("SELECT ({sql}) AS n"))).await;
         let row = row.unwrap_or_else(|e| panic!("{sql}: {e}")).expect("one row");
         row.try_get::<Option<i64>>("", "n").unwrap_or_else(|e| panic!("{sql}: {e}")).unwrap_or(0)
     }

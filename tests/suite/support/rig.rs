@@ -12,7 +12,7 @@ use orbit::{
         report::{Finish, Report, Start, TaskError},
         submission::Submission,
     },
-    engine::{Dispatch, Engine, EngineOptions, Failure, Request, Seat, SeatRequest, Session},
+    engine::{Dispatch, Engine, EngineOptions, Failure, Request, Seat, SeatEvent, SeatRequest, Session},
     store::reads::TaskRecord,
 };
 use tokio::time::timeout;
@@ -153,7 +153,10 @@ impl TestWorker {
 
     /// The next attempt.
     pub(crate) async fn next(&mut self) -> Dispatch {
-        timeout(LIMIT, self.seat.next()).await.expect("a dispatch in time").expect("a dispatch")
+        match timeout(LIMIT, self.seat.next()).await.expect("a dispatch in time") {
+            Some(SeatEvent::Dispatch(dispatch)) => *dispatch,
+            other => panic!("no dispatch: {other:?}"),
+        }
     }
 
     /// Holds that nothing arrives for a while.
