@@ -11,6 +11,8 @@ mod lapse;
 mod renew;
 mod resolve;
 mod start;
+#[cfg(test)]
+mod table_test;
 mod verdict;
 
 pub use accept::{Acceptance, accept};
