@@ -4,4 +4,6 @@
 
 mod support;
 
+mod cancel;
 mod lifecycle;
+mod review;
