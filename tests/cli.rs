@@ -11,7 +11,7 @@ use std::{
 fn orbit(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_orbit"));
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("ORBIT_") || name == "RUST_LOG" {
+        if name.to_string_lossy().starts_with("ORBIT_") || name == "RUST_LOG" || name == "COLUMNS" {
             command.env_remove(name);
         }
     }

@@ -57,7 +57,7 @@ impl ConfigFile {
             let line = error.span().map_or(0, |span| {
                 text.get(..span.start).unwrap_or_default().matches('\n').count()
             }) + 1;
-            let problem = error.message().replacen("unknown field", "unknown key", 1);
+            let problem = without_texts(error.message()).replacen("unknown field", "unknown key", 1);
             let problem = problem.split_whitespace().collect::<Vec<_>>().join(" ");
             Failure::new(format!(
                 "the configuration file {}, line {line}: {problem}",
@@ -65,4 +65,15 @@ impl ConfigFile {
             ))
         })
     }
+}
+
+/// A text at the wrong key may be the database's address with its password.
+fn without_texts(message: &str) -> String {
+    let quoted = message
+        .split_once('"')
+        .and_then(|(before, rest)| Some((before, rest.rsplit_once('"')?.1)));
+    quoted.map_or_else(
+        || message.to_owned(),
+        |(before, after)| format!("{before}…{after}"),
+    )
 }

@@ -34,7 +34,7 @@ const LINGER: Duration = Duration::from_millis(200);
 
 /// Orbit, a durable task control plane: it retries only what is known to be safe
 #[derive(Parser)]
-#[command(name = "orbit", version, after_help = EXAMPLES, arg_required_else_help = true)]
+#[command(name = "orbit", version, after_help = EXAMPLES, arg_required_else_help = true, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -46,9 +46,8 @@ fn merge(args: ServeArgs, file: ConfigFile, path: Option<&Path>) -> Result<Setti
     if let Some(listen) = args.listen.listen {
         server.listen = listen;
     } else if let Some(listen) = file.listen {
-        server.listen = parse_listen(&listen).map_err(|problem| {
-            limits.failure("listen", Source::File, &format!("is `{listen}`; {problem}"))
-        })?;
+        server.listen = parse_listen(&listen)
+            .map_err(|problem| limits.failure("listen", Source::File, &format!("is none; {problem}")))?;
     }
     server.migrate = args.migrate.or(file.migrate).unwrap_or(server.migrate);
     server.insecure_no_auth = args

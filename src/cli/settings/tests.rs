@@ -121,7 +121,7 @@ fn a_wrong_value_is_refused_with_its_place() {
         (
             &[],
             "listen = 'localhost'",
-            "the configuration file orbit.toml: `listen` is `localhost`; an address is IP:PORT, such as 127.0.0.1:7070 or [::1]:7070",
+            "the configuration file orbit.toml: `listen` is none; an address is IP:PORT, such as 127.0.0.1:7070 or [::1]:7070",
         ),
     ] {
         assert_eq!(
@@ -140,6 +140,7 @@ fn a_password_in_a_broken_file_is_not_shown() {
         "databaseurl = 'mysql://root:hunter2@db/orbit'",
         "database_url = ['mysql://root:hunter2@db/orbit']",
         "lease_ms = 'mysql://root:hunter2@db/orbit'",
+        "listen = 'mysql://root:hunter2@db/orbit'",
     ] {
         let error = resolve(&[], file).err().unwrap();
         assert!(!error.contains("hunter2"), "{error}");
