@@ -96,7 +96,6 @@ pub async fn run_announced(
 }
 
 /// A server that listens and has a running engine, and does not answer yet.
-#[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
     local_addr: SocketAddr,
@@ -108,7 +107,6 @@ impl Server {
     pub async fn start(config: ServerConfig) -> Result<Self, StartError> {
         let socket = reserve(config.listen, config.insecure_no_auth)?;
         let database = Database::open(config.database_url.expose(), DatabaseOptions::default()).await?;
-        tracing::info!(database = %config.database_url, "database opened");
         let engine = start_engine(&config, database).await?;
         let (listener, local_addr) = match listen(socket, config.listen) {
             Ok(listening) => listening,
@@ -117,12 +115,9 @@ impl Server {
                 return Err(error);
             }
         };
-        tracing::info!(address = %local_addr, "listening");
-        Ok(Self {
-            listener,
-            local_addr,
-            engine,
-        })
+        // Only now: a start that fails says one line, and that is its error.
+        tracing::info!(database = %config.database_url, node_id = %config.engine.node_id, address = %local_addr, "listening");
+        Ok(Self { listener, local_addr, engine })
     }
 
     /// The address it listens on, with the real port.
@@ -169,29 +164,22 @@ async fn start_engine(config: &ServerConfig, database: Database) -> Result<Engin
 }
 
 async fn ensure_queue(engine: &Engine, queue_id: &str) -> Result<(), StartError> {
-    let request = Request {
-        principal: Arc::from(LOCAL_PRINCIPAL),
-        request_id: RequestId(Uuid::new_v4()),
-    };
+    let request = Request { principal: Arc::from(LOCAL_PRINCIPAL), request_id: RequestId(Uuid::new_v4()) };
     match engine.create_queue(queue_id.to_owned(), 0, request).await {
         Ok(_) => {
             tracing::info!(queue_id, "queue created");
             Ok(())
         }
         Err(Failure::Rejected(Rejection::QueueExists(_))) => Ok(()),
-        Err(failure) => Err(StartError::Queue {
-            queue_id: queue_id.to_owned(),
-            problem: describe(&failure),
-        }),
+        Err(failure) => Err(StartError::Queue { queue_id: queue_id.to_owned(), problem: describe(&failure) }),
     }
 }
 
 fn describe(failure: &Failure) -> String {
     match failure {
         Failure::Rejected(Rejection::Invalid(problems)) => {
-            let problems = problems
-                .iter()
-                .map(|problem| format!("{} {}", problem.field, problem.description));
+            let problems =
+                problems.iter().map(|problem| format!("{} {}", problem.field, problem.description));
             problems.collect::<Vec<_>>().join("; ")
         }
         Failure::Rejected(rejection) => format!("refused: {rejection:?}"),
@@ -220,9 +208,7 @@ fn reserve(address: SocketAddr, insecure_no_auth: bool) -> Result<TcpSocket, Sta
         socket.bind(address)?;
         Ok(socket)
     };
-    socket
-        .and_then(bind)
-        .map_err(|error| StartError::listen(address, &error))
+    socket.and_then(bind).map_err(|error| StartError::listen(address, &error))
 }
 
 fn listen(socket: TcpSocket, address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {

@@ -64,11 +64,7 @@ fn every_command_explains_itself() {
         let stdout = text(&output.stdout);
         assert!(output.status.success(), "{command}");
         assert!(stdout.contains("Example"), "`{command}` shows no example");
-        let name = if command.is_empty() {
-            "orbit".to_owned()
-        } else {
-            command.replace(' ', "_")
-        };
+        let name = if command.is_empty() { "orbit".to_owned() } else { command.replace(' ', "_") };
         insta::assert_snapshot!(format!("help_{name}"), stdout);
     }
 }
@@ -84,20 +80,12 @@ fn the_help_shows_no_value_of_the_environment() {
 
 #[test]
 fn the_version_is_told() {
-    assert_eq!(
-        text(&run(&["--version"]).stdout),
-        concat!("orbit ", env!("CARGO_PKG_VERSION"), "\n")
-    );
+    assert_eq!(text(&run(&["--version"]).stdout), concat!("orbit ", env!("CARGO_PKG_VERSION"), "\n"));
 }
 
 #[test]
 fn wrong_usage_exits_with_2() {
-    for args in [
-        &[][..],
-        &["no-such-command"],
-        &["serve", "--lease-ms", "long"],
-        &["task", "submit"],
-    ] {
+    for args in [&[][..], &["no-such-command"], &["serve", "--lease-ms", "long"], &["task", "submit"]] {
         assert_eq!(run(args).status.code(), Some(2), "{args:?}");
     }
 }
@@ -105,10 +93,7 @@ fn wrong_usage_exits_with_2() {
 #[test]
 fn without_a_database_serve_says_how_to_give_one() {
     let line = refusal(&mut orbit(&["serve"]));
-    assert!(
-        line.starts_with("error: no database was given: use --database-url"),
-        "{line}"
-    );
+    assert!(line.starts_with("error: no database was given: use --database-url"), "{line}");
     let line = refusal(&mut orbit(&["migrate"]));
     assert!(line.starts_with("error: no database was given"), "{line}");
 }
@@ -134,17 +119,10 @@ fn a_variable_outranks_the_file_and_a_flag_the_variable() {
     // Each value is out of range, so that the refusal tells which one was taken.
     let line = refusal(orbit(&["serve", "--config"]).arg(&path));
     assert!(line.contains("`lease_ms` is 1;"), "{line}");
-    let line = refusal(
-        orbit(&["serve", "--config"])
-            .arg(&path)
-            .env("ORBIT_LEASE_MS", "2"),
-    );
+    let line = refusal(orbit(&["serve", "--config"]).arg(&path).env("ORBIT_LEASE_MS", "2"));
     assert!(line.contains("(or ORBIT_LEASE_MS) is 2;"), "{line}");
-    let line = refusal(
-        orbit(&["serve", "--lease-ms", "3", "--config"])
-            .arg(&path)
-            .env("ORBIT_LEASE_MS", "2"),
-    );
+    let line =
+        refusal(orbit(&["serve", "--lease-ms", "3", "--config"]).arg(&path).env("ORBIT_LEASE_MS", "2"));
     assert!(line.contains("--lease-ms (or ORBIT_LEASE_MS) is 3;"), "{line}");
 }
 
@@ -165,14 +143,8 @@ fn a_taken_port_is_refused_before_the_database_is_touched() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let directory = tempfile::tempdir().unwrap();
-    let mut command = orbit(&[
-        "serve",
-        "--migrate",
-        "--database-url",
-        "sqlite:orbit.db",
-        "--listen",
-        &address,
-    ]);
+    let mut command =
+        orbit(&["serve", "--migrate", "--database-url", "sqlite:orbit.db", "--listen", &address]);
     let line = refusal(command.current_dir(&directory));
     assert!(line.contains("is taken by another program"), "{line}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
@@ -188,52 +160,19 @@ fn a_wrong_log_filter_is_refused() {
 fn a_command_without_a_server_says_so_and_keeps_its_key() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("http://{free}");
-    let line = refusal(&mut orbit(&[
-        "queue",
-        "list",
-        "--timeout-ms",
-        "100",
-        "--url",
-        &url,
-    ]));
-    assert!(
-        line.contains(&format!("no answer from {url}")) && line.contains("orbit dev"),
-        "{line}"
-    );
+    let line = refusal(&mut orbit(&["queue", "list", "--timeout-ms", "100", "--url", &url]));
+    assert!(line.contains(&format!("no answer from {url}")) && line.contains("orbit dev"), "{line}");
 
-    let submit = [
-        "task",
-        "submit",
-        "--handler",
-        "h",
-        "--timeout-ms",
-        "100",
-        "--key",
-        "mine",
-    ];
+    let submit = ["task", "submit", "--handler", "h", "--timeout-ms", "100", "--key", "mine"];
     let output = orbit(&submit).env("ORBIT_URL", &url).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        text(&output.stderr).contains("--key mine"),
-        "{}",
-        text(&output.stderr)
-    );
+    assert!(text(&output.stderr).contains("--key mine"), "{}", text(&output.stderr));
 }
 
 #[test]
 fn a_payload_that_cannot_be_read_is_refused() {
-    let line = refusal(&mut orbit(&[
-        "task",
-        "submit",
-        "--handler",
-        "h",
-        "--payload",
-        "@absent.json",
-    ]));
-    assert!(
-        line.contains("the payload cannot be read from absent.json"),
-        "{line}"
-    );
+    let line = refusal(&mut orbit(&["task", "submit", "--handler", "h", "--payload", "@absent.json"]));
+    assert!(line.contains("the payload cannot be read from absent.json"), "{line}");
 
     let mut child = orbit(&["task", "submit", "--handler", "h", "--payload", "-"])
         .stdin(Stdio::piped())
@@ -243,11 +182,7 @@ fn a_payload_that_cannot_be_read_is_refused() {
     child.stdin.take().unwrap().write_all(b"\"\xff\"").unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        text(&output.stderr).contains("standard input"),
-        "{}",
-        text(&output.stderr)
-    );
+    assert!(text(&output.stderr).contains("standard input"), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -48,14 +48,8 @@ pub(crate) struct DevArgs {
 pub(crate) async fn run(args: DevArgs) -> Result<ExitCode, Failure> {
     logging::start(args.log.log.as_deref(), None)?;
     // Held until the end: dropping it removes the directory.
-    let temporary = if args.ephemeral {
-        Some(temporary_directory()?)
-    } else {
-        None
-    };
-    let path = temporary
-        .as_ref()
-        .map_or_else(|| DATABASE_FILE.into(), |dir| dir.path().join(DATABASE_FILE));
+    let temporary = if args.ephemeral { Some(temporary_directory()?) } else { None };
+    let path = temporary.as_ref().map_or_else(|| DATABASE_FILE.into(), |dir| dir.path().join(DATABASE_FILE));
     let mut config = ServerConfig::new(DatabaseUrl::new(format!("sqlite:{}", path.display())));
     config.listen = args.listen.listen.unwrap_or(config.listen);
     config.insecure_no_auth = args.listen.insecure_no_auth.unwrap_or(config.insecure_no_auth);
@@ -81,38 +75,23 @@ pub(crate) async fn run(args: DevArgs) -> Result<ExitCode, Failure> {
 
 fn temporary_directory() -> Result<TempDir, Failure> {
     TempDir::with_prefix("orbit-").map_err(|error| {
-        Failure::new(format!(
-            "no temporary directory could be made for the database: {error}"
-        ))
+        Failure::new(format!("no temporary directory could be made for the database: {error}"))
     })
 }
 
 /// How the user started this program, so that the lines to type next work as they are.
 fn program() -> String {
-    let plain = |name: &String| {
-        name.bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte))
-    };
-    std::env::args()
-        .next()
-        .filter(plain)
-        .unwrap_or_else(|| "orbit".to_owned())
+    let plain =
+        |name: &String| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
+    std::env::args().next().filter(plain).unwrap_or_else(|| "orbit".to_owned())
 }
 
 fn banner(program: &str, listening: SocketAddr, ephemeral: bool) -> String {
     let address = reachable(listening);
     let url = format!("http://{address}");
     // Commands find the default address by themselves.
-    let url_flag = if url == URL_DEFAULT {
-        String::new()
-    } else {
-        format!(" --url {url}")
-    };
-    let database = if ephemeral {
-        "a temporary database"
-    } else {
-        "./orbit.db"
-    };
+    let url_flag = if url == URL_DEFAULT { String::new() } else { format!(" --url {url}") };
+    let database = if ephemeral { "a temporary database" } else { "./orbit.db" };
     format!(
         r#"
 Orbit {version} runs on {address} with {database} and the queue `{QUEUE}`.

@@ -7,6 +7,8 @@ use orbit::{
     server::StartError,
 };
 
+use super::table::printable;
+
 /// What a shell reports for a process that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
@@ -19,10 +21,7 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            code: 1,
-        }
+        Self { message: message.into(), code: 1 }
     }
 
     pub(crate) fn interrupted() -> Self {
@@ -44,7 +43,7 @@ impl Failure {
         for violation in error.field_violations() {
             message = format!("{message}\n  {} {}", violation.field, violation.description);
         }
-        Self::new(message)
+        Self::new(printable(&message))
     }
 
     /// The same failure with one more hint.

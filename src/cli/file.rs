@@ -43,10 +43,7 @@ impl ConfigFile {
             return Ok(Self::default());
         };
         let text = std::fs::read_to_string(path).map_err(|error| {
-            Failure::new(format!(
-                "the configuration file {} cannot be read: {error}",
-                path.display()
-            ))
+            Failure::new(format!("the configuration file {} cannot be read: {error}", path.display()))
         })?;
         Self::parse(&text, path)
     }
@@ -54,26 +51,19 @@ impl ConfigFile {
     pub(super) fn parse(text: &str, path: &Path) -> Result<Self, Failure> {
         toml::from_str(text).map_err(|error| {
             // The error's own Display quotes the line, which may hold the password.
-            let line = error.span().map_or(0, |span| {
-                text.get(..span.start).unwrap_or_default().matches('\n').count()
-            }) + 1;
+            let line = error
+                .span()
+                .map_or(0, |span| text.get(..span.start).unwrap_or_default().matches('\n').count())
+                + 1;
             let problem = without_texts(error.message()).replacen("unknown field", "unknown key", 1);
             let problem = problem.split_whitespace().collect::<Vec<_>>().join(" ");
-            Failure::new(format!(
-                "the configuration file {}, line {line}: {problem}",
-                path.display()
-            ))
+            Failure::new(format!("the configuration file {}, line {line}: {problem}", path.display()))
         })
     }
 }
 
 /// A text at the wrong key may be the database's address with its password.
 fn without_texts(message: &str) -> String {
-    let quoted = message
-        .split_once('"')
-        .and_then(|(before, rest)| Some((before, rest.rsplit_once('"')?.1)));
-    quoted.map_or_else(
-        || message.to_owned(),
-        |(before, after)| format!("{before}…{after}"),
-    )
+    let quoted = message.split_once('"').and_then(|(before, rest)| Some((before, rest.rsplit_once('"')?.1)));
+    quoted.map_or_else(|| message.to_owned(), |(before, after)| format!("{before}…{after}"))
 }

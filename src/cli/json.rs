@@ -19,20 +19,12 @@ pub(crate) enum Json {
 impl Json {
     /// A text, or null if it is empty: the contract writes "none" as an empty text.
     pub(crate) fn text_or_null(text: &str) -> Self {
-        if text.is_empty() {
-            Self::Null
-        } else {
-            Self::Text(text.to_owned())
-        }
+        if text.is_empty() { Self::Null } else { Self::Text(text.to_owned()) }
     }
 
     /// A JSON text as it is, or null if it is empty.
     pub(crate) fn raw_or_null(text: &str) -> Self {
-        if text.is_empty() {
-            Self::Null
-        } else {
-            Self::Raw(text.to_owned())
-        }
+        if text.is_empty() { Self::Null } else { Self::Raw(text.to_owned()) }
     }
 
     /// The text, indented, with a line break at its end.
@@ -134,10 +126,7 @@ mod tests {
         let value = Json::Object(vec![
             ("payload", Json::Raw(raw.to_owned())),
             ("text", Json::from("a\"b\\c\u{1b}\n")),
-            (
-                "list",
-                Json::List(vec![Json::Null, Json::from(true), Json::from(7u32)]),
-            ),
+            ("list", Json::List(vec![Json::Null, Json::from(true), Json::from(7u32)])),
             ("empty", Json::List(Vec::new())),
         ]);
         let text = value.print();

@@ -59,7 +59,7 @@ pub(crate) async fn run(args: MigrateArgs) -> Result<ExitCode, Failure> {
         SchemaStatus::Empty => pending("the database has no schema yet: run `orbit migrate`\n"),
         SchemaStatus::Older { applied, known } => pending(&format!(
             "{} migrations are pending (step {applied} of {known}): run `orbit migrate`\n",
-            known - applied
+            known.saturating_sub(applied)
         )),
         SchemaStatus::Newer { applied, known } => Err(StartError::SchemaNewer { applied, known }.into()),
     }

@@ -52,6 +52,5 @@ pub(crate) struct ListenArgs {
 
 /// Reads an address to listen on.
 pub(crate) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
-    text.parse()
-        .map_err(|_| "an address is IP:PORT, such as 127.0.0.1:7070 or [::1]:7070".to_owned())
+    text.parse().map_err(|_| "an address is IP:PORT, such as 127.0.0.1:7070 or [::1]:7070".to_owned())
 }

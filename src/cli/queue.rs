@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use orbit::{proto::Queue, sdk::QueueStatus};
+use orbit::proto::{Queue, QueueStats};
 
 use super::{
     client::ClientArgs,
@@ -90,36 +90,20 @@ enum QueueCommand {
 /// Makes, shows or changes.
 pub(crate) async fn run(args: QueueArgs) -> Result<ExitCode, Failure> {
     match args.command {
-        QueueCommand::Create {
-            queue,
-            max_running,
-            client,
-        } => {
+        QueueCommand::Create { queue, max_running, client } => {
             let made = client.connect()?.create_queue(&queue, max_running).await;
             print_queue(&made.map_err(|error| client.failure(&error))?, &client)
         }
         QueueCommand::List { client } => {
-            let queues = client
-                .connect()?
-                .list_queues()
-                .await
-                .map_err(|error| client.failure(&error))?;
-            print(&if client.json {
-                list_json(&queues)
-            } else {
-                list_table(&queues)
-            })
+            let queues = client.connect()?.list_queues().await.map_err(|error| client.failure(&error))?;
+            print(&if client.json { list_json(&queues) } else { list_table(&queues) })
         }
         QueueCommand::Get { queue, client } => {
-            let shown = client
-                .connect()?
-                .get_queue(&queue)
-                .await
-                .map_err(|error| client.failure(&error))?;
+            let shown = client.connect()?.get_queue(&queue).await.map_err(|error| client.failure(&error))?;
             print(&if client.json {
-                status_json(&shown)
+                status_json(&shown.queue, &shown.stats)
             } else {
-                status_text(&shown)
+                status_text(&shown.queue, &shown.stats)
             })
         }
         QueueCommand::Pause { queue, client } => {
@@ -130,27 +114,15 @@ pub(crate) async fn run(args: QueueArgs) -> Result<ExitCode, Failure> {
             let resumed = client.connect()?.resume_queue(&queue).await;
             print_queue(&resumed.map_err(|error| client.failure(&error))?, &client)
         }
-        QueueCommand::Update {
-            queue,
-            max_running,
-            expected_revision,
-            client,
-        } => {
-            let updated = client
-                .connect()?
-                .update_queue(&queue, max_running, expected_revision)
-                .await;
+        QueueCommand::Update { queue, max_running, expected_revision, client } => {
+            let updated = client.connect()?.update_queue(&queue, max_running, expected_revision).await;
             print_queue(&updated.map_err(|error| client.failure(&error))?, &client)
         }
     }
 }
 
 fn print_queue(queue: &Queue, client: &ClientArgs) -> Result<ExitCode, Failure> {
-    print(&if client.json {
-        queue_json(queue).print()
-    } else {
-        table::fields(queue_fields(queue))
-    })
+    print(&if client.json { queue_json(queue).print() } else { table::fields(queue_fields(queue)) })
 }
 
 fn queue_fields(queue: &Queue) -> Vec<(&'static str, String)> {
@@ -164,20 +136,13 @@ fn queue_fields(queue: &Queue) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn status_text(shown: &QueueStatus) -> String {
-    let stats = &shown.stats;
+fn status_text(queue: &Queue, stats: &QueueStats) -> String {
     let more = if stats.waiting_capped { " or more" } else { "" };
-    let mut fields = queue_fields(&shown.queue);
+    let mut fields = queue_fields(queue);
     fields.extend([
         ("running", stats.running.to_string()),
         ("waiting", format!("{}{more}", stats.waiting)),
-        (
-            "oldest due",
-            match stats.oldest_due_age_ms {
-                0 => "none".to_owned(),
-                ms => format!("for {}", duration(ms)),
-            },
-        ),
+        ("oldest due age", duration(stats.oldest_due_age_ms)),
         ("needs review", stats.needs_review.to_string()),
     ]);
     table::fields(fields)
@@ -209,8 +174,7 @@ fn list_json(queues: &[Queue]) -> String {
     Json::Object(vec![("queues", Json::List(queues))]).print()
 }
 
-fn status_json(shown: &QueueStatus) -> String {
-    let stats = &shown.stats;
+fn status_json(queue: &Queue, stats: &QueueStats) -> String {
     let figures = Json::Object(vec![
         ("running", stats.running.into()),
         ("waiting", stats.waiting.into()),
@@ -218,7 +182,7 @@ fn status_json(shown: &QueueStatus) -> String {
         ("oldest_due_age_ms", stats.oldest_due_age_ms.into()),
         ("needs_review", stats.needs_review.into()),
     ]);
-    Json::Object(vec![("queue", queue_json(&shown.queue)), ("stats", figures)]).print()
+    Json::Object(vec![("queue", queue_json(queue)), ("stats", figures)]).print()
 }
 
 fn queue_json(queue: &Queue) -> Json {
@@ -230,4 +194,43 @@ fn queue_json(queue: &Queue) -> Json {
         ("created_at", moment_json(queue.created_at.as_ref())),
         ("updated_at", moment_json(queue.updated_at.as_ref())),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use prost_types::Timestamp;
+
+    use super::*;
+
+    fn queue(max_running: u32) -> Queue {
+        let made = Timestamp { seconds: 1_893_456_000, nanos: 123_456_000 };
+        Queue {
+            queue_id: "mail".to_owned(),
+            paused: max_running == 0,
+            max_running,
+            revision: 3,
+            created_at: Some(made),
+            updated_at: Some(made),
+        }
+    }
+
+    const STATS: QueueStats = QueueStats {
+        running: 7,
+        waiting: 10_000,
+        waiting_capped: true,
+        oldest_due_age_ms: 61_500,
+        needs_review: 1,
+    };
+
+    #[test]
+    fn queues_for_people() {
+        let list = list_table(&[queue(0), queue(20)]);
+        insta::assert_snapshot!(format!("{list}\n{}", status_text(&queue(20), &STATS)));
+    }
+
+    #[test]
+    fn queues_for_scripts() {
+        let list = list_json(&[queue(0)]);
+        insta::assert_snapshot!(format!("{list}{}", status_json(&queue(20), &STATS)));
+    }
 }

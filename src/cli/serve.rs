@@ -57,40 +57,20 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "MS", env = "ORBIT_LEASE_MS", hide_env_values = true)]
     pub(crate) lease_ms: Option<u32>,
 
-    /// How long a worker has to start a dispatched attempt, 100 to 3600000 [default: 15000]
-    #[arg(
-        long,
-        value_name = "MS",
-        env = "ORBIT_START_WINDOW_MS",
-        hide_env_values = true
-    )]
+    /// How long a worker has to start a dispatched attempt, 1000 to 3600000 [default: 15000]
+    #[arg(long, value_name = "MS", env = "ORBIT_START_WINDOW_MS", hide_env_values = true)]
     pub(crate) start_window_ms: Option<u32>,
 
     /// How often ended leases and deadlines are looked for, 10 to 60000 [default: 250]
-    #[arg(
-        long,
-        value_name = "MS",
-        env = "ORBIT_SWEEP_INTERVAL_MS",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "MS", env = "ORBIT_SWEEP_INTERVAL_MS", hide_env_values = true)]
     pub(crate) sweep_interval_ms: Option<u32>,
 
     /// How often work that other nodes accepted is looked for, 10 to 60000 [default: 200]
-    #[arg(
-        long,
-        value_name = "MS",
-        env = "ORBIT_POLL_INTERVAL_MS",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "MS", env = "ORBIT_POLL_INTERVAL_MS", hide_env_values = true)]
     pub(crate) poll_interval_ms: Option<u32>,
 
     /// The largest payload and the largest result, 1024 to 2000000 [default: 1048576]
-    #[arg(
-        long,
-        value_name = "BYTES",
-        env = "ORBIT_PAYLOAD_BYTES_MAX",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "BYTES", env = "ORBIT_PAYLOAD_BYTES_MAX", hide_env_values = true)]
     pub(crate) payload_bytes_max: Option<u32>,
 
     #[command(flatten)]

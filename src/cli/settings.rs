@@ -50,42 +50,29 @@ fn merge(args: ServeArgs, file: ConfigFile, path: Option<&Path>) -> Result<Setti
             .map_err(|problem| limits.failure("listen", Source::File, &format!("is none; {problem}")))?;
     }
     server.migrate = args.migrate.or(file.migrate).unwrap_or(server.migrate);
-    server.insecure_no_auth = args
-        .listen
-        .insecure_no_auth
-        .or(file.insecure_no_auth)
-        .unwrap_or(server.insecure_no_auth);
+    server.insecure_no_auth =
+        args.listen.insecure_no_auth.or(file.insecure_no_auth).unwrap_or(server.insecure_no_auth);
 
     let engine = &mut server.engine;
     if let Some(node_id) = limits.node_id(args.node_id, file.node_id)? {
-        engine.node_id = Some(node_id);
+        engine.node_id = node_id;
     }
     let ms = |key, flag, file, range| limits.number(key, flag, file, range).map(|ms| ms.map(millis));
     if let Some(lease) = ms("lease_ms", args.lease_ms, file.lease_ms, 1_000..=3_600_000)? {
         engine.lease = lease;
     }
-    if let Some(window) = ms(
-        "start_window_ms",
-        args.start_window_ms,
-        file.start_window_ms,
-        100..=3_600_000,
-    )? {
+    if let Some(window) =
+        ms("start_window_ms", args.start_window_ms, file.start_window_ms, 1_000..=3_600_000)?
+    {
         engine.start_window = window;
     }
-    if let Some(interval) = ms(
-        "sweep_interval_ms",
-        args.sweep_interval_ms,
-        file.sweep_interval_ms,
-        10..=60_000,
-    )? {
+    if let Some(interval) =
+        ms("sweep_interval_ms", args.sweep_interval_ms, file.sweep_interval_ms, 10..=60_000)?
+    {
         engine.sweep_interval = interval;
     }
-    if let Some(interval) = ms(
-        "poll_interval_ms",
-        args.poll_interval_ms,
-        file.poll_interval_ms,
-        10..=60_000,
-    )? {
+    if let Some(interval) = ms("poll_interval_ms", args.poll_interval_ms, file.poll_interval_ms, 10..=60_000)?
+    {
         engine.poll_interval = interval;
     }
     // A task's payload and result together must fit an answer that default clients read, 4 MiB.
@@ -98,13 +85,7 @@ fn merge(args: ServeArgs, file: ConfigFile, path: Option<&Path>) -> Result<Setti
     if let Some(bytes) = bytes.and_then(|bytes| usize::try_from(bytes).ok()) {
         engine.payload_bytes_max = bytes;
     }
-    Ok(Settings {
-        server,
-        log: LogSettings {
-            chosen: args.log.log,
-            from_file: file.log,
-        },
-    })
+    Ok(Settings { server, log: LogSettings { chosen: args.log.log, from_file: file.log } })
 }
 
 fn millis(ms: u32) -> Duration {
@@ -156,10 +137,9 @@ impl Limits<'_> {
         let flag = key.replace('_', "-");
         let variable = key.to_ascii_uppercase();
         match (source, self.path) {
-            (Source::File, Some(path)) => Failure::new(format!(
-                "the configuration file {}: `{key}` {problem}",
-                path.display()
-            )),
+            (Source::File, Some(path)) => {
+                Failure::new(format!("the configuration file {}: `{key}` {problem}", path.display()))
+            }
             (Source::File, None) | (Source::Argument, _) => {
                 Failure::new(format!("--{flag} (or ORBIT_{variable}) {problem}"))
             }

@@ -7,9 +7,7 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(heading: &[&str]) -> Self {
-        Self {
-            rows: vec![heading.iter().map(|&cell| cell.to_owned()).collect()],
-        }
+        Self { rows: vec![heading.iter().map(|&cell| cell.to_owned()).collect()] }
     }
 
     pub(crate) fn row(&mut self, cells: &[String]) {
@@ -24,27 +22,19 @@ impl Table {
 /// A list of names with their values, one a line; empty values are left out.
 pub(crate) fn fields(fields: Vec<(&str, String)>) -> String {
     let present = fields.into_iter().filter(|(_, value)| !value.is_empty());
-    let rows: Vec<_> = present
-        .map(|(name, value)| vec![name.to_owned(), printable(&value)])
-        .collect();
+    let rows: Vec<_> = present.map(|(name, value)| vec![name.to_owned(), printable(&value)]).collect();
     aligned(&rows)
 }
 
 fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column| {
-        rows.iter()
-            .filter_map(|row| row.get(column))
-            .map(|cell: &String| cell.chars().count())
-            .max()
+        rows.iter().filter_map(|row| row.get(column)).map(|cell: &String| cell.chars().count()).max()
     };
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
     let mut out = String::new();
     for row in rows {
-        let cells = row
-            .iter()
-            .zip(&widths)
-            .map(|(cell, width)| format!("{cell:width$}"));
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
         out.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
         out.push('\n');
     }
@@ -64,7 +54,8 @@ pub(crate) fn printable(text: &str) -> String {
     out
 }
 
-fn one_line(text: &str) -> String {
+/// As [`printable`], on one line.
+pub(crate) fn one_line(text: &str) -> String {
     let text = printable(text);
     text.split(['\n', '\t']).collect::<Vec<_>>().join(" ")
 }
@@ -78,10 +69,7 @@ mod tests {
         let mut table = Table::new(&["NAME", "STATE"]);
         table.row(&["ä".to_owned(), "one\nline".to_owned()]);
         table.row(&["a-longer-name".to_owned(), String::new()]);
-        assert_eq!(
-            table.print(),
-            "NAME           STATE\nä              one line\na-longer-name\n"
-        );
+        assert_eq!(table.print(), "NAME           STATE\nä              one line\na-longer-name\n");
     }
 
     #[test]

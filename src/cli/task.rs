@@ -55,28 +55,12 @@ pub(crate) async fn run(args: TaskArgs) -> Result<ExitCode, Failure> {
     match args.command {
         TaskCommand::Submit(args) => submit::run(*args).await,
         TaskCommand::Get { task, client } => {
-            let task = client
-                .connect()?
-                .get(&task)
-                .await
-                .map_err(|error| client.failure(&error))?;
-            print(&if client.json {
-                show::task_json(&task).print()
-            } else {
-                show::task_text(&task)
-            })
+            let task = client.connect()?.get(&task).await.map_err(|error| client.failure(&error))?;
+            print(&if client.json { show::task_json(&task).print() } else { show::task_text(&task) })
         }
         TaskCommand::Attempts { task, client } => {
-            let attempts = client
-                .connect()?
-                .attempts(&task)
-                .await
-                .map_err(|error| client.failure(&error))?;
-            print(&if client.json {
-                show::attempts_json(&attempts)
-            } else {
-                show::attempts_table(&attempts)
-            })
+            let attempts = client.connect()?.attempts(&task).await.map_err(|error| client.failure(&error))?;
+            print(&if client.json { show::attempts_json(&attempts) } else { show::attempts_table(&attempts) })
         }
     }
 }

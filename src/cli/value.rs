@@ -39,10 +39,7 @@ pub(crate) fn moment(at: Option<&Timestamp>) -> String {
 
 /// As [`moment`], cut to milliseconds.
 pub(crate) fn moment_short(at: Option<&Timestamp>) -> String {
-    let cut = |at: &Timestamp| Timestamp {
-        nanos: at.nanos / 1_000_000 * 1_000_000,
-        ..*at
-    };
+    let cut = |at: &Timestamp| Timestamp { nanos: at.nanos / 1_000_000 * 1_000_000, ..*at };
     moment(at.map(cut).as_ref())
 }
 
@@ -54,6 +51,7 @@ pub(crate) fn moment_json(at: Option<&Timestamp>) -> Json {
 /// A number of milliseconds, for people.
 pub(crate) fn duration(ms: u32) -> String {
     match ms {
+        0 => "none".to_owned(),
         ms if ms % 1_000 != 0 => format!("{ms} ms"),
         ms if ms % 60_000 != 0 => format!("{} s", ms / 1_000),
         ms if ms % 3_600_000 != 0 => format!("{} min", ms / 60_000),
@@ -91,11 +89,7 @@ mod tests {
             ("2030-01-31T09:30:00+01:30", "2030-01-31T08:00:00Z"),
             ("2030-01-31T00:30:00-01:00", "2030-01-31T01:30:00Z"),
         ] {
-            assert_eq!(
-                parse_moment(text).map(|at| at.to_string()),
-                Ok(read.to_owned()),
-                "{text}"
-            );
+            assert_eq!(parse_moment(text).map(|at| at.to_string()), Ok(read.to_owned()), "{text}");
         }
         for text in [
             "",
@@ -120,7 +114,7 @@ mod tests {
     #[test]
     fn durations_keep_their_exact_value() {
         for (ms, text) in [
-            (0, "0 h"),
+            (0, "none"),
             (1, "1 ms"),
             (1_500, "1500 ms"),
             (2_000, "2 s"),

@@ -70,16 +70,10 @@ mod tests {
     #[test]
     fn what_tells_the_database_is_shown() {
         for (url, shown) in [
-            (
-                "mysql://root:x@db.example:3306/orbit?a=b",
-                "mysql://db.example:3306/orbit",
-            ),
+            ("mysql://root:x@db.example:3306/orbit?a=b", "mysql://db.example:3306/orbit"),
             ("mysql://127.0.0.1/orbit", "mysql://127.0.0.1/orbit"),
             ("sqlite:./orbit.db", "sqlite:./orbit.db"),
-            (
-                "sqlite:///var/lib/orbit.db?mode=rwc",
-                "sqlite:///var/lib/orbit.db",
-            ),
+            ("sqlite:///var/lib/orbit.db?mode=rwc", "sqlite:///var/lib/orbit.db"),
         ] {
             assert_eq!(DatabaseUrl::new(url).to_string(), shown);
         }

@@ -1,5 +1,7 @@
 //! A server inside the calling process.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -35,7 +37,7 @@ impl Embedded {
         config.queues.push(QUEUE.to_owned());
         change(&mut config);
         config.database_url = database_url;
-        config.listen.set_port(0);
+        config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         config.migrate = true;
 
         let server = Server::start(config).await?;
@@ -48,11 +50,7 @@ impl Embedded {
             drop(directory);
             outcome
         });
-        Ok(Self {
-            url,
-            shutdown,
-            serving,
-        })
+        Ok(Self { url, shutdown, serving })
     }
 
     /// The address for clients and workers, `http://127.0.0.1:port`.

@@ -87,18 +87,14 @@ impl StartError {
     pub(super) fn listen(address: SocketAddr, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::AddrInUse => Self::PortTaken { address },
-            io::ErrorKind::AddrNotAvailable => Self::Listen {
-                address,
-                problem: "this machine does not have that address".to_owned(),
-            },
+            io::ErrorKind::AddrNotAvailable => {
+                Self::Listen { address, problem: "this machine does not have that address".to_owned() }
+            }
             io::ErrorKind::PermissionDenied => Self::Listen {
                 address,
                 problem: "permission denied (ports below 1024 are reserved on many systems)".to_owned(),
             },
-            _ => Self::Listen {
-                address,
-                problem: one_line(error),
-            },
+            _ => Self::Listen { address, problem: one_line(error) },
         }
     }
 }

@@ -44,22 +44,14 @@ fn a_flag_outranks_the_file_and_the_file_the_default() {
 #[test]
 fn a_boolean_flag_alone_means_yes() {
     assert_eq!(serve(&["--migrate", "--insecure-no-auth"]).migrate, Some(true));
-    assert_eq!(
-        serve(&["--insecure-no-auth", "--migrate"])
-            .listen
-            .insecure_no_auth,
-        Some(true)
-    );
+    assert_eq!(serve(&["--insecure-no-auth", "--migrate"]).listen.insecure_no_auth, Some(true));
 }
 
 #[test]
 fn the_manuals_example_is_the_default() {
-    let from_example = resolve(&[], example()).unwrap();
-    let defaults = resolve(&["--database-url", "sqlite:orbit.db"], "").unwrap();
-    assert_eq!(
-        format!("{:?}", from_example.server),
-        format!("{:?}", defaults.server)
-    );
+    let from_example = resolve(&["--node-id", "n"], example()).unwrap();
+    let defaults = resolve(&["--node-id", "n", "--database-url", "sqlite:orbit.db"], "").unwrap();
+    assert_eq!(format!("{:?}", from_example.server), format!("{:?}", defaults.server));
 }
 
 #[test]
@@ -75,22 +67,14 @@ fn every_key_is_in_the_manual_with_its_flag_and_variable() {
     for key in keys {
         assert!(MANUAL.contains(&format!("| `{key}` |")), "{key}");
         assert!(help.contains(&format!("--{}", key.replace('_', "-"))), "{key}");
-        assert!(
-            help.contains(&format!("[env: ORBIT_{}]", key.to_ascii_uppercase())),
-            "{key}"
-        );
+        assert!(help.contains(&format!("[env: ORBIT_{}]", key.to_ascii_uppercase())), "{key}");
     }
 }
 
 #[test]
 fn an_unknown_key_is_refused_with_its_name_and_place() {
-    let error = resolve(&[], "database_url = 'sqlite:x'\nlease = 5")
-        .err()
-        .unwrap();
-    assert!(
-        error.starts_with("the configuration file orbit.toml, line 2: unknown key `lease`"),
-        "{error}"
-    );
+    let error = resolve(&[], "database_url = 'sqlite:x'\nlease = 5").err().unwrap();
+    assert!(error.starts_with("the configuration file orbit.toml, line 2: unknown key `lease`"), "{error}");
     assert!(!error.contains('\n'), "{error}");
 }
 
@@ -98,11 +82,7 @@ fn an_unknown_key_is_refused_with_its_name_and_place() {
 fn a_wrong_value_is_refused_with_its_place() {
     let url = "database_url = 'sqlite:x'\n";
     for (args, file, expected) in [
-        (
-            &["--lease-ms", "5"][..],
-            "",
-            "--lease-ms (or ORBIT_LEASE_MS) is 5; it must be 1000 to 3600000",
-        ),
+        (&["--lease-ms", "5"][..], "", "--lease-ms (or ORBIT_LEASE_MS) is 5; it must be 1000 to 3600000"),
         (
             &[],
             "lease_ms = 5",
@@ -124,10 +104,7 @@ fn a_wrong_value_is_refused_with_its_place() {
             "the configuration file orbit.toml: `listen` is none; an address is IP:PORT, such as 127.0.0.1:7070 or [::1]:7070",
         ),
     ] {
-        assert_eq!(
-            resolve(args, &format!("{url}{file}")).err().as_deref(),
-            Some(expected)
-        );
+        assert_eq!(resolve(args, &format!("{url}{file}")).err().as_deref(), Some(expected));
     }
 }
 
@@ -156,8 +133,5 @@ fn settings_in_debug_output_hide_the_password() {
 #[test]
 fn without_a_database_the_answer_says_how_to_give_one() {
     let error = resolve(&[], "").err().unwrap();
-    assert!(
-        error.contains("--database-url") && error.contains("ORBIT_DATABASE_URL"),
-        "{error}"
-    );
+    assert!(error.contains("--database-url") && error.contains("ORBIT_DATABASE_URL"), "{error}");
 }

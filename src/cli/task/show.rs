@@ -13,7 +13,7 @@ pub(super) fn task_text(task: &Task) -> String {
     let attempts_max = retry.max_attempts().saturating_add(task.granted_attempts);
     let cancel = task.cancel.as_ref().map(|cancel| {
         let at = moment_short(cancel.requested_at.as_ref());
-        format!("asked for at {at} by {}: {}", cancel.requested_by, cancel.reason)
+        format!("asked for at {at} by {}: {}", cancel.requested_by, table::one_line(&cancel.reason))
     });
     table::fields(vec![
         ("task", task.task_id.clone()),
@@ -26,11 +26,7 @@ pub(super) fn task_text(task: &Task) -> String {
         ("key", task.idempotency_key.clone()),
         (
             "retry delay",
-            format!(
-                "{}, doubling to {}",
-                duration(retry.initial_delay_ms()),
-                duration(retry.max_delay_ms())
-            ),
+            format!("{}, doubling to {}", duration(retry.initial_delay_ms()), duration(retry.max_delay_ms())),
         ),
         ("attempt timeout", duration(retry.attempt_timeout_ms())),
         ("recovery safety", task.recovery_safety().name().to_owned()),
@@ -43,27 +39,18 @@ pub(super) fn task_text(task: &Task) -> String {
         ("completed", moment_short(task.completed_at.as_ref())),
         ("cancel", cancel.unwrap_or_default()),
         ("error", task.error.as_ref().map(error_text).unwrap_or_default()),
-        ("payload", version_and_text(&task.payload_version, &task.payload)),
+        ("payload version", task.payload_version.clone()),
+        ("payload", task.payload.clone()),
         ("result", task.result.clone()),
     ])
 }
 
-fn version_and_text(version: &str, text: &str) -> String {
-    format!("{text} ({version})")
-}
-
+/// Code, message and details, one after the other. The message is somebody's prose: its line breaks go.
 fn error_text(error: &TaskError) -> String {
-    let message = if error.message.is_empty() {
-        String::new()
-    } else {
-        format!(": {}", error.message)
-    };
-    let details = if error.details.is_empty() {
-        String::new()
-    } else {
-        format!(" {}", error.details)
-    };
-    format!("{}{message}{details}", error.code)
+    let message = table::one_line(&error.message);
+    let parts = [(": ", message.as_str()), (" ", error.details.as_str())];
+    let parts = parts.into_iter().filter(|(_, text)| !text.is_empty());
+    parts.fold(error.code.clone(), |text, (separator, part)| format!("{text}{separator}{part}"))
 }
 
 pub(super) fn attempts_table(attempts: &[Attempt]) -> String {
@@ -80,11 +67,7 @@ pub(super) fn attempts_table(attempts: &[Attempt]) -> String {
         "ERROR",
     ]);
     for attempt in attempts {
-        let delay = if attempt.delay_ms == 0 {
-            String::new()
-        } else {
-            duration(attempt.delay_ms)
-        };
+        let delay = if attempt.delay_ms == 0 { String::new() } else { duration(attempt.delay_ms) };
         table.row(&[
             attempt.number.to_string(),
             attempt.state().name().to_owned(),
@@ -99,12 +82,20 @@ pub(super) fn attempts_table(attempts: &[Attempt]) -> String {
         ]);
     }
     let evidence: usize = attempts.iter().map(|attempt| attempt.evidence.len()).sum();
-    match evidence {
-        0 => table.print(),
-        count => format!(
-            "{}{count} reports without authority were kept as evidence: --json shows them\n",
-            table.print()
-        ),
+    if evidence == 0 {
+        return table.print();
+    }
+    format!("{}reports without authority, kept as evidence: {evidence} (--json shows them)\n", table.print())
+}
+
+/// The task of an answer without payload and result, which are then left out rather than shown as null.
+pub(super) fn basic_task_json(task: &Task) -> Json {
+    match task_json(task) {
+        Json::Object(mut fields) => {
+            fields.retain(|(name, _)| !matches!(*name, "payload" | "result"));
+            Json::Object(fields)
+        }
+        other => other,
     }
 }
 
@@ -125,10 +116,7 @@ pub(super) fn task_json(task: &Task) -> Json {
         ("payload_version", task.payload_version.as_str().into()),
         ("payload", Json::raw_or_null(&task.payload)),
         ("retry", task.retry.as_ref().map_or(Json::Null, retry_json)),
-        (
-            "recovery_safety",
-            Json::text_or_null(task.recovery_safety().name()),
-        ),
+        ("recovery_safety", Json::text_or_null(task.recovery_safety().name())),
         ("task_timeout_ms", task.task_timeout_ms.into()),
         ("not_before", moment_json(task.not_before.as_ref())),
         ("start_before", moment_json(task.start_before.as_ref())),
@@ -172,10 +160,7 @@ fn attempt_json(attempt: &Attempt) -> Json {
         ("error", attempt.error.as_ref().map_or(Json::Null, error_json)),
         ("decision", Json::text_or_null(attempt.decision().name())),
         ("delay_ms", attempt.delay_ms.into()),
-        (
-            "evidence",
-            Json::List(attempt.evidence.iter().map(evidence_json).collect()),
-        ),
+        ("evidence", Json::List(attempt.evidence.iter().map(evidence_json).collect())),
     ])
 }
 
@@ -208,3 +193,6 @@ fn retry_json(retry: &RetryPolicy) -> Json {
         ("attempt_timeout_ms", retry.attempt_timeout_ms().into()),
     ])
 }
+
+#[cfg(test)]
+mod tests;

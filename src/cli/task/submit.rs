@@ -112,7 +112,7 @@ pub(super) async fn run(args: SubmitArgs) -> Result<ExitCode, Failure> {
         }
     })?;
     if args.client.json {
-        let task = show::task_json(&submitted.task);
+        let task = show::basic_task_json(&submitted.task);
         return print(&Json::Object(vec![("task", task), ("replayed", submitted.replayed.into())]).print());
     }
     print(&table::fields(vec![
@@ -164,10 +164,7 @@ fn read_payload(argument: &str) -> Result<String, Failure> {
     let (from, text) = match (argument, argument.strip_prefix('@')) {
         ("-", _) => {
             let mut text = String::new();
-            (
-                "standard input".to_owned(),
-                std::io::stdin().read_to_string(&mut text).map(|_| text),
-            )
+            ("standard input".to_owned(), std::io::stdin().read_to_string(&mut text).map(|_| text))
         }
         (_, Some(path)) => (path.to_owned(), std::fs::read_to_string(path)),
         (text, None) => return Ok(text.to_owned()),
