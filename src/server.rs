@@ -24,7 +24,7 @@ use crate::{
         rejection::Rejection,
     },
     engine::{Engine, EngineOptions, Failure, Request},
-    rpc::{self, ServeOptions},
+    rpc,
     store::{Database, DatabaseOptions},
 };
 
@@ -36,9 +36,11 @@ pub use schema::{Migrated, SchemaStatus, migrate, schema_status};
 /// Where a server listens unless told otherwise.
 pub const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7070);
 
-/// How long open calls and worker streams get to end after the shutdown began. With [`ENGINE_LIMIT`] it stays below
-/// the 10 s that supervisors give a process.
-const DRAIN_LIMIT: Duration = Duration::from_secs(7);
+/// How long open calls and worker streams get to end by themselves after the shutdown began.
+const DRAIN_LIMIT: Duration = Duration::from_secs(4);
+/// After which the server is left to itself. With [`ENGINE_LIMIT`] it stays below the 10 s that supervisors give a
+/// process.
+const SERVE_LIMIT: Duration = Duration::from_secs(7);
 /// How long the engine then gets to commit what was accepted and to close the database.
 const ENGINE_LIMIT: Duration = Duration::from_millis(2_500);
 /// Connections that the kernel holds until they are accepted.
@@ -129,12 +131,13 @@ impl Server {
     /// committed, the database is closed.
     pub async fn serve(self, shutdown: CancellationToken) -> Result<(), StartError> {
         let Self { listener, engine, .. } = self;
+        let options = rpc::Options { drain_limit: DRAIN_LIMIT };
         let served = tokio::select! {
-            served = rpc::serve(listener, engine.clone(), shutdown.clone(), ServeOptions::default()) => {
+            served = rpc::serve(listener, engine.clone(), shutdown.clone(), options) => {
                 served.map_err(|error| StartError::Serve(error::one_line(&error)))
             }
-            () = async { shutdown.cancelled().await; sleep(DRAIN_LIMIT).await } => {
-                tracing::warn!(limit = ?DRAIN_LIMIT, "some clients did not leave in time and were cut off");
+            () = async { shutdown.cancelled().await; sleep(SERVE_LIMIT).await } => {
+                tracing::warn!(limit = ?SERVE_LIMIT, "some clients did not leave in time and were cut off");
                 Ok(())
             }
         };

@@ -41,6 +41,10 @@ impl Failure {
         }
         let mut message = error.to_string();
         for violation in error.field_violations() {
+            // Orbit's messages name the fields themselves unless they are too many.
+            if message.contains(&violation.description) {
+                continue;
+            }
             message = format!("{message}\n  {} {}", violation.field, violation.description);
         }
         Self::new(printable(&message))
