@@ -1,1 +1,9 @@
-fn main() {}
+//! The `orbit` program: the server, and a command line that talks to one.
+
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

@@ -1,0 +1,156 @@
+//! The settings of a server: flag over environment over file over default.
+
+use std::{ops::RangeInclusive, path::Path, time::Duration};
+
+use orbit::server::{DatabaseUrl, ServerConfig};
+
+use super::{failure::Failure, file::ConfigFile, options::parse_listen, serve::ServeArgs};
+
+/// What `orbit serve` runs with.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) server: ServerConfig,
+    pub(crate) log: LogSettings,
+}
+
+/// What to log, by where that was said: `RUST_LOG` ranks between the two.
+#[derive(Debug)]
+pub(crate) struct LogSettings {
+    pub(crate) chosen: Option<String>,
+    pub(crate) from_file: Option<String>,
+}
+
+impl Settings {
+    /// Reads the file, if one is named, and merges it below the arguments (clap has put the environment below the
+    /// flags already).
+    pub(crate) fn resolve(args: ServeArgs) -> Result<Self, Failure> {
+        let path = args.database.config.clone();
+        let file = ConfigFile::read(path.as_deref())?;
+        merge(args, file, path.as_deref())
+    }
+}
+
+/// The database's address alone, for `orbit migrate`.
+pub(crate) fn database_url(flag: Option<String>, file: Option<String>) -> Result<DatabaseUrl, Failure> {
+    flag.or(file).map(DatabaseUrl::new).ok_or_else(|| {
+        Failure::new(
+            "no database was given: use --database-url, ORBIT_DATABASE_URL or `database_url` in the configuration \
+             file, such as sqlite:orbit.db (or try `orbit dev`)",
+        )
+    })
+}
+
+fn merge(args: ServeArgs, file: ConfigFile, path: Option<&Path>) -> Result<Settings, Failure> {
+    let limits = Limits { path };
+    let mut server = ServerConfig::new(database_url(args.database.database_url, file.database_url)?);
+    if let Some(listen) = args.listen.listen {
+        server.listen = listen;
+    } else if let Some(listen) = file.listen {
+        server.listen = parse_listen(&listen)
+            .map_err(|problem| limits.failure("listen", Source::File, &format!("is none; {problem}")))?;
+    }
+    server.migrate = args.migrate.or(file.migrate).unwrap_or(server.migrate);
+    server.insecure_no_auth =
+        args.listen.insecure_no_auth.or(file.insecure_no_auth).unwrap_or(server.insecure_no_auth);
+
+    let engine = &mut server.engine;
+    if let Some(node_id) = limits.node_id(args.node_id, file.node_id)? {
+        engine.node_id = node_id;
+    }
+    let ms = |key, flag, file, range| limits.number(key, flag, file, range).map(|ms| ms.map(millis));
+    if let Some(lease) = ms("lease_ms", args.lease_ms, file.lease_ms, 1_000..=3_600_000)? {
+        engine.lease = lease;
+    }
+    if let Some(window) =
+        ms("start_window_ms", args.start_window_ms, file.start_window_ms, 1_000..=3_600_000)?
+    {
+        engine.start_window = window;
+    }
+    if let Some(interval) =
+        ms("sweep_interval_ms", args.sweep_interval_ms, file.sweep_interval_ms, 10..=60_000)?
+    {
+        engine.sweep_interval = interval;
+    }
+    if let Some(interval) = ms("poll_interval_ms", args.poll_interval_ms, file.poll_interval_ms, 10..=60_000)?
+    {
+        engine.poll_interval = interval;
+    }
+    // A task's payload and result together must fit an answer that default clients read, 4 MiB.
+    let bytes = limits.number(
+        "payload_bytes_max",
+        args.payload_bytes_max,
+        file.payload_bytes_max,
+        1_024..=2_000_000,
+    )?;
+    if let Some(bytes) = bytes.and_then(|bytes| usize::try_from(bytes).ok()) {
+        engine.payload_bytes_max = bytes;
+    }
+    Ok(Settings { server, log: LogSettings { chosen: args.log.log, from_file: file.log } })
+}
+
+fn millis(ms: u32) -> Duration {
+    Duration::from_millis(ms.into())
+}
+
+/// Where a value came from, so that its error can say so.
+#[derive(Clone, Copy)]
+enum Source {
+    /// A flag or a variable: clap does not tell which.
+    Argument,
+    /// The configuration file.
+    File,
+}
+
+struct Limits<'a> {
+    path: Option<&'a Path>,
+}
+
+impl Limits<'_> {
+    fn number(
+        &self,
+        key: &str,
+        flag: Option<u32>,
+        file: Option<u32>,
+        range: RangeInclusive<u32>,
+    ) -> Result<Option<u32>, Failure> {
+        let Some((value, source)) = pick(flag, file) else {
+            return Ok(None);
+        };
+        if range.contains(&value) {
+            return Ok(Some(value));
+        }
+        let problem = format!("is {value}; it must be {} to {}", range.start(), range.end());
+        Err(self.failure(key, source, &problem))
+    }
+
+    fn node_id(&self, flag: Option<String>, file: Option<String>) -> Result<Option<String>, Failure> {
+        let Some((value, source)) = pick(flag, file) else {
+            return Ok(None);
+        };
+        if (1..=64).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Ok(Some(value));
+        }
+        Err(self.failure("node_id", source, "must be 1 to 64 visible ASCII characters"))
+    }
+
+    fn failure(&self, key: &str, source: Source, problem: &str) -> Failure {
+        let flag = key.replace('_', "-");
+        let variable = key.to_ascii_uppercase();
+        match (source, self.path) {
+            (Source::File, Some(path)) => {
+                Failure::new(format!("the configuration file {}: `{key}` {problem}", path.display()))
+            }
+            (Source::File, None) | (Source::Argument, _) => {
+                Failure::new(format!("--{flag} (or ORBIT_{variable}) {problem}"))
+            }
+        }
+    }
+}
+
+fn pick<T>(flag: Option<T>, file: Option<T>) -> Option<(T, Source)> {
+    let flag = flag.map(|value| (value, Source::Argument));
+    flag.or_else(|| file.map(|value| (value, Source::File)))
+}
+
+#[cfg(test)]
+mod tests;
