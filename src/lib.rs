@@ -9,6 +9,10 @@ pub mod domain;
 #[cfg(feature = "server")]
 pub mod engine;
 #[cfg(feature = "server")]
+pub mod rpc;
+#[cfg(feature = "server")]
 pub mod server;
+#[cfg(feature = "server")]
+pub mod session;
 #[cfg(feature = "server")]
 pub mod store;

@@ -4,6 +4,8 @@
 
 use std::{fmt, sync::Arc};
 
+use super::rejection::{FieldProblem, Rejection};
+
 /// The deepest nesting of arrays and objects that is accepted. Below the 127 levels that common parsers read, so that
 /// a text stays readable when it is wrapped in a response.
 pub const DEPTH_MAX: usize = 100;
@@ -45,6 +47,16 @@ impl JsonText {
     /// The text `null`.
     pub fn null() -> Self {
         Self("null".into())
+    }
+
+    /// Refuses a text that is larger than a configured limit.
+    pub fn check_size(&self, field: &'static str, bytes_max: usize) -> Result<(), Rejection> {
+        let bytes = self.0.len();
+        if bytes <= bytes_max {
+            return Ok(());
+        }
+        let problem = JsonProblem::TooLarge { bytes, bytes_max };
+        Err(Rejection::Invalid(vec![FieldProblem::json(field, problem)]))
     }
 
     /// A text that was checked before it was stored.

@@ -5,7 +5,7 @@
 //! ```
 
 mod claims;
-pub mod command;
+mod command;
 mod dispatcher;
 mod failure;
 mod heartbeat;
@@ -22,7 +22,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::{mpsc, watch},
+    time::timeout,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use failure::Failure;
@@ -45,9 +48,9 @@ use crate::{
 };
 
 use command::{
-    CancelTask, ChangeQueue, Command, CreateQueue, FinishAttempt, MessageReply, Renew, ResolveTask,
-    StartAttempt, Submit, Submitted,
+    CancelTask, ChangeQueue, Command, CreateQueue, FinishAttempt, Renew, ResolveTask, StartAttempt, Submit,
 };
+pub use command::{MessageReply, Submitted};
 use lane::Lane;
 use queue::LaneQueue;
 use seats::Seats;
@@ -188,7 +191,10 @@ impl Engine {
         let route =
             database.route(&submission.queue_id, &submission.handler, &submission.handler_version).await?;
         // What stands against a new task is judged only if the key is new (S19).
-        let admission = route.ok_or_else(|| Rejection::QueueNotFound(submission.queue_id.clone()));
+        let admission = submission
+            .payload
+            .check_size("payload", self.inner.options.payload_bytes_max)
+            .and_then(|()| route.ok_or_else(|| Rejection::QueueNotFound(submission.queue_id.clone())));
         let mut hasher = DefaultHasher::new();
         (&submission.principal, &submission.idempotency_key).hash(&mut hasher);
         let lane = usize::try_from(hasher.finish() % self.inner.lanes.len() as u64).unwrap_or(0);
@@ -280,7 +286,10 @@ impl Engine {
     }
 
     /// Takes a seat at the dispatcher: from now on attempts arrive at it, each claimed and committed.
-    pub async fn take_seat(&self, request: SeatRequest) -> Result<Seat, Failure> {
+    pub async fn take_seat(
+        &self,
+        request: SeatRequest,
+    ) -> Result<(Seat, mpsc::Receiver<SeatEvent>), Failure> {
         Ok(self.inner.seats.clone().take(request).await?)
     }
 

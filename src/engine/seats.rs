@@ -98,7 +98,6 @@ pub struct Seat {
     seats: Arc<Seats>,
     session_id: SessionId,
     unknown_queue_ids: Vec<String>,
-    events: mpsc::Receiver<SeatEvent>,
     freed: Arc<Notify>,
 }
 
@@ -169,7 +168,10 @@ impl Seats {
         Self { database, board: Mutex::default(), wake: Notify::new() }
     }
 
-    pub(super) async fn take(self: Arc<Self>, request: SeatRequest) -> Result<Seat, Fault> {
+    pub(super) async fn take(
+        self: Arc<Self>,
+        request: SeatRequest,
+    ) -> Result<(Seat, mpsc::Receiver<SeatEvent>), Fault> {
         let mut unknown_queue_ids = Vec::new();
         for queue_id in &request.queue_ids {
             if self.database.queue(queue_id).await?.is_none() {
@@ -218,7 +220,7 @@ impl Seats {
         }
         drop(board);
         self.wake.notify_one();
-        Ok(Seat { seats: self, session_id, unknown_queue_ids, events, freed })
+        Ok((Seat { seats: self, session_id, unknown_queue_ids, freed }, events))
     }
 
     /// Hears of a commit: what became claimable, which permits are free, which attempts ended.
@@ -309,6 +311,7 @@ impl Seats {
         for ask in asks {
             if let Some(sitting) = board.seats.get_mut(&ask.holder.session_id) {
                 sitting.asked = 0;
+                sitting.freed.notify_one();
             }
         }
         for one in claimed {
@@ -444,11 +447,6 @@ impl Seat {
         &self.unknown_queue_ids
     }
 
-    /// What comes next. Never ends by itself.
-    pub async fn next(&mut self) -> Option<SeatEvent> {
-        self.events.recv().await
-    }
-
     /// A start was granted: the attempt no longer counts as unstarted.
     pub fn started(&self, attempt_id: AttemptId, lease: LeaseStatus) {
         let mut board = self.seats.lock();
@@ -479,14 +477,20 @@ impl Seat {
     }
 
     /// Attempts it holds, those on their way included.
-    pub fn in_flight(&self) -> usize {
+    fn in_flight(&self) -> usize {
         let board = self.seats.lock();
         board.seats.get(&self.session_id).map_or(0, |s| s.held.len() + s.asked as usize)
     }
 
-    /// Resolves when something was released since the last call.
-    pub async fn freed(&self) {
-        self.freed.notified().await;
+    /// Resolves when it holds nothing, after [`Seat::drain`].
+    pub async fn idle(&self) {
+        loop {
+            let freed = self.freed.notified();
+            if self.in_flight() == 0 {
+                return;
+            }
+            freed.await;
+        }
     }
 }
 

@@ -87,7 +87,7 @@ on_every_database! {
         let attempt = worker.next().await.attempt;
         worker.start(attempt).await;
         assert_eq!(cancel(&rig, id).await, (true, StateName::Running));
-        match timeout(Duration::from_secs(1), worker.seat.next()).await {
+        match timeout(Duration::from_secs(1), worker.events.recv()).await {
             Ok(Some(SeatEvent::Canceled { attempt_id, reason })) => {
                 assert_eq!((attempt_id, &*reason), (attempt.attempt_id, "not wanted"));
             }
@@ -128,7 +128,7 @@ on_every_database! {
                 let attempt = worker.next().await.attempt;
                 worker.start(attempt).await;
                 cancel(&rig, id).await;
-                assert!(matches!(worker.seat.next().await, Some(SeatEvent::Canceled { .. })));
+                assert!(matches!(worker.events.recv().await, Some(SeatEvent::Canceled { .. })));
                 let receipt = worker.finish(attempt, report.clone()).await;
                 assert_eq!((receipt.task_state, receipt.decision), (state, decision), "{report:?}");
                 assert_eq!(receipt.effect_uncertain, state == StateName::NeedsReview);
@@ -183,7 +183,7 @@ on_every_database! {
         for _ in 0..100 {
             let id = rig.submit(|_| {}).await;
             let attempt = loop {
-                if let Some(SeatEvent::Dispatch(d)) = worker.seat.next().await {
+                if let Some(SeatEvent::Dispatch(d)) = worker.events.recv().await {
                     break d.attempt;
                 }
             };

@@ -7,13 +7,13 @@ use crate::{
 use super::{Class, Command, request};
 
 /// Cancels a task, durably.
-pub struct CancelTask {
+pub(crate) struct CancelTask {
     /// The task.
-    pub task_id: TaskId,
+    pub(crate) task_id: TaskId,
     /// For people; may be empty.
-    pub reason: String,
+    pub(crate) reason: String,
     /// Who asks.
-    pub request: Request,
+    pub(crate) request: Request,
 }
 
 impl Command for CancelTask {

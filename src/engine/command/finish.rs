@@ -12,11 +12,11 @@ use crate::{
 use super::{Class, Command, MessageReply};
 
 /// Takes a report.
-pub struct FinishAttempt {
+pub(crate) struct FinishAttempt {
     /// The message.
-    pub message: Finish,
+    pub(crate) message: Finish,
     /// Who sent it.
-    pub session: Session,
+    pub(crate) session: Session,
 }
 
 impl Command for FinishAttempt {

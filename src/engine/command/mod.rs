@@ -13,15 +13,17 @@ mod submit;
 
 use tokio::sync::oneshot;
 
-pub use cancel::CancelTask;
+pub(super) use cancel::CancelTask;
 pub(super) use claim::{Ask, Claim, Claimed};
-pub use finish::FinishAttempt;
+pub(super) use finish::FinishAttempt;
 pub(super) use lapse::{Lapse, Lapsed};
-pub use queue::{ChangeQueue, CreateQueue};
-pub use renew::Renew;
-pub use resolve::ResolveTask;
-pub use start::{MessageReply, StartAttempt};
-pub use submit::{Submit, Submitted};
+pub(super) use queue::{ChangeQueue, CreateQueue};
+pub(super) use renew::Renew;
+pub(super) use resolve::ResolveTask;
+pub use start::MessageReply;
+pub(super) use start::StartAttempt;
+pub(super) use submit::Submit;
+pub use submit::Submitted;
 
 use crate::{
     domain::rejection::Rejection,
@@ -32,7 +34,7 @@ use super::Failure;
 
 /// Which commands go first, and which may be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub(crate) enum Class {
     /// From workers, and from operators: never refused.
     Message,
     /// From the node itself: claims and reclaims.
@@ -42,7 +44,7 @@ pub enum Class {
 }
 
 /// Something that changes state.
-pub trait Command: Send + 'static {
+pub(crate) trait Command: Send + 'static {
     /// Its answer.
     type Reply: Send + 'static;
     /// Its class.

@@ -12,25 +12,25 @@ use crate::{
 use super::{Class, Command, request};
 
 /// Makes a queue.
-pub struct CreateQueue {
+pub(crate) struct CreateQueue {
     /// Its name.
-    pub queue_id: String,
+    pub(crate) queue_id: String,
     /// Permits; 0 means unlimited.
-    pub max_running: u32,
+    pub(crate) max_running: u32,
     /// Who asks.
-    pub request: Request,
+    pub(crate) request: Request,
 }
 
 /// Changes a queue.
-pub struct ChangeQueue {
+pub(crate) struct ChangeQueue {
     /// Its name.
-    pub queue_id: String,
+    pub(crate) queue_id: String,
     /// How.
-    pub change: QueueChange,
+    pub(crate) change: QueueChange,
     /// The revision that the change is based on.
-    pub expected_revision: Option<u32>,
+    pub(crate) expected_revision: Option<u32>,
     /// Who asks.
-    pub request: Request,
+    pub(crate) request: Request,
 }
 
 impl Command for CreateQueue {

@@ -6,11 +6,11 @@ use crate::{
 use super::{Class, Command};
 
 /// Renews leases of one lane, and tells of each as of now, in the order asked.
-pub struct Renew {
+pub(crate) struct Renew {
     /// The attempts.
-    pub attempts: Vec<AttemptRef>,
+    pub(crate) attempts: Vec<AttemptRef>,
     /// How long a renewed lease lasts.
-    pub lease_ms: u32,
+    pub(crate) lease_ms: u32,
 }
 
 impl Command for Renew {

@@ -14,13 +14,13 @@ use crate::{
 use super::{Class, Command, request};
 
 /// Resolves a task in review.
-pub struct ResolveTask {
+pub(crate) struct ResolveTask {
     /// The task.
-    pub task_id: TaskId,
+    pub(crate) task_id: TaskId,
     /// What the person found out and wants.
-    pub resolution: Resolution,
+    pub(crate) resolution: Resolution,
     /// Who asks.
-    pub request: Request,
+    pub(crate) request: Request,
 }
 
 impl Command for ResolveTask {

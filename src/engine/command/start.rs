@@ -13,13 +13,13 @@ use crate::{
 use super::{Class, Command};
 
 /// Asks whether an attempt may run.
-pub struct StartAttempt {
+pub(crate) struct StartAttempt {
     /// The message.
-    pub message: Start,
+    pub(crate) message: Start,
     /// Who sent it.
-    pub session: Session,
+    pub(crate) session: Session,
     /// How long the granted lease lasts.
-    pub lease_ms: u32,
+    pub(crate) lease_ms: u32,
 }
 
 /// The answer to a start or finish.

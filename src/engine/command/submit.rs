@@ -14,7 +14,7 @@ use crate::{
 use super::{Class, Command};
 
 /// Accepts a task.
-pub struct Submit {
+pub(crate) struct Submit {
     submission: Submission,
     digest: Digest,
     task_id: TaskId,
@@ -32,7 +32,7 @@ pub struct Submitted {
 
 impl Submit {
     /// `admission` says where a new task waits, or what stands against one.
-    pub fn new(submission: Submission, admission: Result<Route, Rejection>) -> Self {
+    pub(crate) fn new(submission: Submission, admission: Result<Route, Rejection>) -> Self {
         let digest = submission.digest();
         Self { submission, digest, task_id: TaskId(Uuid::now_v7()), admission }
     }

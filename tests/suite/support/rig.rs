@@ -15,7 +15,7 @@ use orbit::{
     engine::{Dispatch, Engine, EngineOptions, Failure, Request, Seat, SeatEvent, SeatRequest, Session},
     store::reads::TaskRecord,
 };
-use tokio::time::timeout;
+use tokio::{sync::mpsc, time::timeout};
 use uuid::Uuid;
 
 use super::database::TestDatabase;
@@ -129,6 +129,7 @@ pub(crate) struct TestWorker {
     pub(crate) engine: Engine,
     pub(crate) session: Session,
     pub(crate) seat: Seat,
+    pub(crate) events: mpsc::Receiver<SeatEvent>,
 }
 
 impl TestWorker {
@@ -138,7 +139,7 @@ impl TestWorker {
             session_id: SessionId(Uuid::new_v4()),
             worker_name: "test-worker".into(),
         };
-        let seat = engine
+        let (seat, events) = engine
             .take_seat(SeatRequest {
                 session: session.clone(),
                 queue_ids: vec![QUEUE.to_owned()],
@@ -148,12 +149,12 @@ impl TestWorker {
             })
             .await
             .expect("a seat");
-        Self { engine: engine.clone(), session, seat }
+        Self { engine: engine.clone(), session, seat, events }
     }
 
     /// The next attempt.
     pub(crate) async fn next(&mut self) -> Dispatch {
-        match timeout(LIMIT, self.seat.next()).await.expect("a dispatch in time") {
+        match timeout(LIMIT, self.events.recv()).await.expect("a dispatch in time") {
             Some(SeatEvent::Dispatch(dispatch)) => *dispatch,
             other => panic!("no dispatch: {other:?}"),
         }
@@ -161,7 +162,7 @@ impl TestWorker {
 
     /// Holds that nothing arrives for a while.
     pub(crate) async fn nothing_for(&mut self, while_: Duration) {
-        if let Ok(Some(dispatch)) = timeout(while_, self.seat.next()).await {
+        if let Ok(Some(dispatch)) = timeout(while_, self.events.recv()).await {
             panic!("an unexpected dispatch: {dispatch:?}");
         }
     }

@@ -1,0 +1,180 @@
+//! Accepts connections: survives a lack of descriptors, and can close what it accepted.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_util::{Stream, stream};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    time::{Sleep, sleep},
+};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+/// The first wait after a failure to accept; doubled up to [`BACKOFF_MAX`] while it lasts.
+const BACKOFF_MIN: Duration = Duration::from_millis(10);
+/// The longest wait, so that the server accepts again soon after it can.
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
+
+/// What a client says first, in bytes: the HTTP/2 preface. From then on keepalive finds out whether it lives.
+const PREFACE_BYTES: usize = 24;
+/// How long it may take.
+const PREFACE_LIMIT: Duration = Duration::from_secs(10);
+
+/// The connections of a listener, for ever. When `closing` is cancelled, those accepted so far break; when `shutdown`
+/// is, those that have said nothing yet.
+pub(super) fn incoming(
+    listener: TcpListener,
+    shutdown: CancellationToken,
+    closing: CancellationToken,
+) -> impl Stream<Item = io::Result<Connection>> {
+    let state = (listener, shutdown, closing);
+    stream::unfold(state, |(listener, shutdown, closing)| async move {
+        let stream = accept(&listener).await;
+        let connection = Connection::new(stream, &shutdown, &closing);
+        Some((Ok(connection), (listener, shutdown, closing)))
+    })
+}
+
+async fn accept(listener: &TcpListener) -> TcpStream {
+    let mut backoff = BACKOFF_MIN;
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            // The peer was faster in going than we in accepting: the next one is ready.
+            Err(e) if is_of_the_peer(&e) => {}
+            Err(e) => {
+                // Most likely descriptors or memory: what is open goes on, and gives some back in time.
+                tracing::warn!(error = %e, "cannot accept connections, trying again in {backoff:?}");
+                sleep(backoff).await;
+                backoff = (backoff * 2).min(BACKOFF_MAX);
+            }
+        }
+    }
+}
+
+fn is_of_the_peer(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
+    )
+}
+
+/// An accepted connection, which breaks when the server closes for good, whatever its peer does.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: TcpStream,
+    closed: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// While the peer has not introduced itself.
+    unknown: Option<Unknown>,
+}
+
+/// A peer that has not introduced itself: a descriptor is not kept for it for long, nor does a shutdown wait for it.
+#[derive(Debug)]
+struct Unknown {
+    bytes: usize,
+    limit: Pin<Box<Sleep>>,
+    shutdown: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl Connection {
+    fn new(stream: TcpStream, shutdown: &CancellationToken, closing: &CancellationToken) -> Self {
+        if let Err(e) = stream.set_nodelay(true) {
+            tracing::debug!(error = %e, "cannot set TCP_NODELAY");
+        }
+        Self {
+            stream,
+            closed: Box::pin(closing.clone().cancelled_owned()),
+            unknown: Some(Unknown {
+                bytes: 0,
+                limit: Box::pin(sleep(PREFACE_LIMIT)),
+                shutdown: Box::pin(shutdown.clone().cancelled_owned()),
+            }),
+        }
+    }
+
+    /// Fails once the connection is to break. Asked in each read and each write, because a peer that reads nothing
+    /// blocks the one, and a peer that says nothing the other.
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.closed.as_mut().poll(cx).is_ready() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        if let Some(unknown) = &mut self.unknown
+            && (unknown.shutdown.as_mut().poll(cx).is_ready() || unknown.limit.as_mut().poll(cx).is_ready())
+        {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self, bytes: usize) {
+        if let Some(unknown) = &mut self.unknown {
+            unknown.bytes += bytes;
+            if unknown.bytes >= PREFACE_BYTES {
+                self.unknown = None;
+            }
+        }
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        let address = |a: io::Result<SocketAddr>| a.ok();
+        TcpConnectInfo {
+            local_addr: address(self.stream.local_addr()),
+            remote_addr: address(self.stream.peer_addr()),
+        }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check(cx)?;
+        let filled = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let bytes = buf.filled().len() - filled;
+        self.heard(bytes);
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
