@@ -5,7 +5,7 @@ use std::time::Duration;
 use sea_orm_migration::prelude::{ConnectionTrait, DbErr, MigratorTrait, Query, SchemaManager};
 use sea_orm_migration::sea_orm::sqlx::{self, mysql::MySqlPoolOptions};
 use sea_orm_migration::sea_orm::{
-    DatabaseConnection, DatabaseTransaction, DbBackend, RuntimeErr, SqliteTransactionMode,
+    DatabaseConnection, DatabaseTransaction, DbBackend, IsolationLevel, RuntimeErr, SqliteTransactionMode,
     SqlxMySqlConnector, Statement, TransactionOptions, TransactionTrait,
 };
 
@@ -115,10 +115,6 @@ pub async fn migrate_to(db: &DatabaseConnection, step: u32) -> Result<Migrated, 
     if step > known {
         return Err(MigrateError::NoSuchStep { step, known });
     }
-    let applied = applied(status(db).await?)?;
-    if applied >= step {
-        return Ok(Migrated { from: applied, to: applied });
-    }
     match db.get_database_backend() {
         DbBackend::MySql => migrate_mysql(db, step).await,
         DbBackend::Sqlite => migrate_sqlite(db, step).await,
@@ -126,36 +122,47 @@ pub async fn migrate_to(db: &DatabaseConnection, step: u32) -> Result<Migrated, 
     }
 }
 
-/// A connection of its own: if this future is dropped the connection closes, and with it go the lock and the
-/// session's settings. Inside one (nominal) transaction, so that the pool cannot exchange it under our hands.
+/// Works on a connection of its own, inside one (nominal) transaction so that the pool cannot exchange it. It is
+/// closed at the end, and also when this future is dropped: with it go the lock and the session's settings.
 async fn migrate_mysql(db: &DatabaseConnection, step: u32) -> Result<Migrated, MigrateError> {
     let options = db.get_mysql_connection_pool().connect_options();
     let pool = MySqlPoolOptions::new()
         .max_connections(1)
+        .after_release(|_, _| Box::pin(async { Ok(false) }))
         .connect_with(options.as_ref().clone())
         .await
         .map_err(|error| DbErr::Conn(RuntimeErr::SqlxError(error.into())))?;
     let own = SqlxMySqlConnector::from_sqlx_mysql_pool(pool);
-    let connection = own.begin().await?;
-    connection
-        .execute_unprepared(&format!(
-            "SET SESSION lock_wait_timeout = {LOCK_WAIT_SECONDS}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"
-        ))
-        .await?;
-    take_lock(&connection).await?;
+    let connection = own.begin_with_config(Some(IsolationLevel::ReadCommitted), None).await?;
+    let migrated = migrate_connection(&connection, step).await;
+    match migrated {
+        Ok(_) => connection.commit().await?,
+        Err(_) => drop(connection),
+    }
+    own.close().await?;
+    migrated
+}
+
+async fn migrate_connection(connection: &DatabaseTransaction, step: u32) -> Result<Migrated, MigrateError> {
+    let from = applied(read_status(&SchemaManager::new(connection)).await?)?;
+    if from >= step {
+        return Ok(Migrated { from, to: from });
+    }
+    take_lock(connection).await?;
+    let patience = format!(
+        "SET SESSION lock_wait_timeout = {LOCK_WAIT_SECONDS}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"
+    );
+    connection.execute_unprepared(&patience).await?;
     let mut tries = 1;
-    let migrated = loop {
-        match apply(&connection, step).await {
+    loop {
+        match apply(connection, step).await {
             Err(MigrateError::Database(error)) if tries < TRIES && is_passing(&error) => {
                 tries += 1;
                 tokio::time::sleep(PAUSE).await;
             }
-            other => break other,
+            other => return other,
         }
-    };
-    connection.rollback().await?;
-    own.close().await?;
-    migrated
+    }
 }
 
 /// Takes the lock that keeps nodes apart. It belongs to the connection, and names the database: a server may hold
@@ -174,6 +181,10 @@ async fn take_lock(connection: &DatabaseTransaction) -> Result<(), MigrateError>
 /// One transaction that writes from its first statement: the file's lock keeps nodes apart, and a migration that
 /// is killed leaves nothing behind.
 async fn migrate_sqlite(db: &DatabaseConnection, step: u32) -> Result<Migrated, MigrateError> {
+    let from = applied(status(db).await?)?;
+    if from >= step {
+        return Ok(Migrated { from, to: from });
+    }
     let options = TransactionOptions {
         sqlite_transaction_mode: Some(SqliteTransactionMode::Immediate),
         ..TransactionOptions::default()
@@ -253,8 +264,8 @@ fn is_passing(error: &DbErr) -> bool {
         return false;
     };
     if let Some(error) = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>() {
-        // Lock wait, deadlock; table, column, key, constraint exists; the record of a migration exists.
-        return matches!(error.number(), 1205 | 1213 | 1050 | 1060 | 1061 | 1062 | 1826 | 3822);
+        // Lock wait, deadlock, changed definition; table, column, key, constraint exists; the record of a migration exists.
+        return matches!(error.number(), 1205 | 1213 | 1412 | 1050 | 1060 | 1061 | 1062 | 1826 | 3822);
     }
     // SQLITE_BUSY with its extended forms.
     matches!(error.code().as_deref(), Some("5" | "261" | "517"))

@@ -127,7 +127,7 @@ impl Engine {
             let name = format!("{process}/{n}");
             let connection =
                 LaneConnection::open(inner.database.clone(), inner.node_id.clone(), terms, name).await?;
-            let queue = Arc::new(LaneQueue::default());
+            let queue = Arc::new(LaneQueue::new(inner.database.statement_bytes_max()));
             inner.lanes.push(queue.clone());
             inner.lane_tasks.spawn(Lane::new(connection, queue, inner.seats.clone()).run());
         }
@@ -169,6 +169,11 @@ impl Engine {
         &self.inner.options
     }
 
+    /// The largest payload or result, in bytes: as configured, and so that one statement can carry it.
+    pub fn text_bytes_max(&self) -> usize {
+        self.inner.options.payload_bytes_max.min(self.inner.database.statement_bytes_max())
+    }
+
     /// The database, for reads.
     pub fn database(&self) -> &Database {
         &self.inner.database
@@ -193,7 +198,7 @@ impl Engine {
         // What stands against a new task is judged only if the key is new (S19).
         let admission = submission
             .payload
-            .check_size("payload", self.inner.options.payload_bytes_max)
+            .check_size("payload", self.text_bytes_max())
             .and_then(|()| route.ok_or_else(|| Rejection::QueueNotFound(submission.queue_id.clone())));
         let mut hasher = DefaultHasher::new();
         (&submission.principal, &submission.idempotency_key).hash(&mut hasher);

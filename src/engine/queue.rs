@@ -17,18 +17,17 @@ use super::{
 
 /// Commands of one transaction.
 pub(super) const BATCH_COMMANDS_MAX: usize = 256;
-/// Bytes of payloads and results of one transaction.
-const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Submits that wait for one lane.
 const SUBMITS_MAX: usize = 8 * 1024;
 /// Bytes that wait for one lane.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// What waits for one lane.
-#[derive(Default)]
 pub(super) struct LaneQueue {
     waiting: Mutex<Waiting>,
     wake: Notify,
+    /// Bytes of payloads and results of one transaction.
+    batch_bytes_max: usize,
 }
 
 #[derive(Default)]
@@ -41,6 +40,10 @@ struct Waiting {
 }
 
 impl LaneQueue {
+    pub(super) fn new(batch_bytes_max: usize) -> Self {
+        Self { waiting: Mutex::default(), wake: Notify::new(), batch_bytes_max }
+    }
+
     /// Adds a command; its answer arrives at the receiver after the commit.
     pub(super) fn push<C: Command>(
         &self,
@@ -76,7 +79,7 @@ impl LaneQueue {
             let woken = self.wake.notified();
             {
                 let mut waiting = self.lock();
-                let batch = waiting.take_batch();
+                let batch = waiting.take_batch(self.batch_bytes_max);
                 if !batch.is_empty() {
                     return Some(batch);
                 }
@@ -100,8 +103,8 @@ impl LaneQueue {
 }
 
 impl Waiting {
-    fn take_batch(&mut self) -> Vec<Box<dyn LaneJob>> {
-        let (mut room, mut bytes_room) = (BATCH_COMMANDS_MAX, BATCH_BYTES_MAX);
+    fn take_batch(&mut self, bytes_max: usize) -> Vec<Box<dyn LaneJob>> {
+        let (mut room, mut bytes_room) = (BATCH_COMMANDS_MAX, bytes_max);
         let mut batch = take_from(&mut self.messages, &mut room, &mut bytes_room);
         let work = take_from(&mut self.work, &mut room, &mut bytes_room);
         batch.extend(take_from(&mut self.submits, &mut room, &mut bytes_room));
@@ -111,7 +114,7 @@ impl Waiting {
         // Whoever gave up waiting will ask again: nobody was promised anything.
         batch.retain(|job| !job.is_abandoned());
         if batch.is_empty() && room < BATCH_COMMANDS_MAX {
-            return self.take_batch();
+            return self.take_batch(bytes_max);
         }
         batch
     }
@@ -125,7 +128,7 @@ fn take_from(
     let mut taken = Vec::new();
     while let Some(job) = jobs.front() {
         // The first always fits, or it would wait for ever.
-        let fits = job.bytes() <= *bytes_room || *bytes_room == BATCH_BYTES_MAX;
+        let fits = job.bytes() <= *bytes_room || *room == BATCH_COMMANDS_MAX;
         if *room == 0 || !fits {
             break;
         }

@@ -113,6 +113,8 @@ struct Board {
     seats: HashMap<SessionId, Sitting>,
     holders: HashMap<AttemptId, SessionId>,
     rota: Rota,
+    /// Routes that every seat was asked about.
+    asked_about: HashSet<RouteNo>,
     due: DueBoard,
     closed: bool,
 }
@@ -208,7 +210,9 @@ impl Seats {
         let draining = board.closed;
         board.holders.extend(sitting.held.keys().map(|a| (*a, session_id)));
         board.seats.insert(session_id, Sitting { draining, ..sitting });
-        board.serve(&self.database.routes().all());
+        let all = self.database.routes().all();
+        board.ask_about(&all);
+        board.assign(session_id, &all);
         let routes: Vec<RouteNo> = board
             .seats
             .get(&session_id)
@@ -229,8 +233,8 @@ impl Seats {
         if let Some(now) = wakes.now {
             board.due.tick(now);
         }
-        if wakes.ready.iter().any(|(route, _)| !board.rota.serves(*route)) {
-            board.serve(&self.database.routes().all());
+        if wakes.ready.iter().any(|(route, _)| !board.asked_about.contains(route)) {
+            board.ask_about(&self.database.routes().all());
         }
         for (route, at) in &wakes.ready {
             board.due.name(*route, *at);
@@ -252,8 +256,8 @@ impl Seats {
     pub(super) fn probed(&self, due: &[Due], now: Moment) {
         let mut board = self.lock();
         board.due.tick(now);
-        if due.iter().any(|d| !board.rota.serves(d.route)) {
-            board.serve(&self.database.routes().all());
+        if due.iter().any(|d| !board.asked_about.contains(&d.route)) {
+            board.ask_about(&self.database.routes().all());
         }
         for d in due {
             board.due.name(d.route, d.at);
@@ -398,14 +402,26 @@ impl Seats {
 }
 
 impl Board {
-    /// Adds routes that seats serve and did not know yet.
-    fn serve(&mut self, routes: &[RouteInfo]) {
-        for (session_id, sitting) in &mut self.seats {
-            for info in routes {
-                if sitting.serves(info) && sitting.known_routes.insert(info.route.route) {
-                    let route: Route = info.route;
-                    self.rota.add(*session_id, route);
-                }
+    /// Gives new routes to the seats that serve them. Each route is compared with all seats once.
+    fn ask_about(&mut self, routes: &[RouteInfo]) {
+        let new: Vec<RouteInfo> =
+            routes.iter().filter(|i| self.asked_about.insert(i.route.route)).cloned().collect();
+        if new.is_empty() {
+            return;
+        }
+        let sessions: Vec<SessionId> = self.seats.keys().copied().collect();
+        for session_id in sessions {
+            self.assign(session_id, &new);
+        }
+    }
+
+    /// Gives a seat those of these routes that it serves.
+    fn assign(&mut self, session_id: SessionId, routes: &[RouteInfo]) {
+        let Some(sitting) = self.seats.get_mut(&session_id) else { return };
+        for info in routes {
+            if sitting.serves(info) && sitting.known_routes.insert(info.route.route) {
+                let route: Route = info.route;
+                self.rota.add(session_id, route);
             }
         }
     }

@@ -133,7 +133,7 @@ impl TaskService for Tasks {
             Ok(id) => self.read(TaskId(id), TaskView::Basic).await?.map(|t| t.task_timeout_ms),
             Err(_) => None,
         };
-        let bytes_max = self.engine.options().payload_bytes_max;
+        let bytes_max = self.engine.text_bytes_max();
         let read = convert::resolve(request, bytes_max, task_timeout_ms.unwrap_or(TASK_TIMEOUT_MS_DEFAULT));
         let (task_id, request_id, resolution) = read.map_err(|r| status(&r))?;
         let by = engine::Request { principal, request_id };

@@ -87,7 +87,7 @@ impl Connection {
             session_id,
             node_id: Arc::clone(engine.node_id()),
             lease_ms: engine.options().lease_ms(),
-            result_bytes_max: engine.options().payload_bytes_max,
+            result_bytes_max: engine.text_bytes_max(),
         });
         Self {
             engine,

@@ -88,6 +88,7 @@ struct Inner {
     target: Target,
     reads: DatabaseConnection,
     writes: DatabaseConnection,
+    statement_bytes_max: usize,
     /// On SQLite one writes at a time; who is next waits here.
     writer: Mutex<()>,
     routes: Routes,
@@ -121,11 +122,13 @@ impl Database {
             Target::Sqlite { .. } => target.connect(&PoolSize(1)).await.map_err(open_error)?,
         };
         let dialect = target.dialect(&writes).await.map_err(open_error)?;
+        let statement_bytes_max = target.statement_bytes_max(&writes).await.map_err(open_error)?;
         let inner = Inner {
             dialect,
             target: target.clone(),
             reads,
             writes,
+            statement_bytes_max,
             writer: Mutex::new(()),
             routes: Routes::default(),
             closing: TaskTracker::new(),
@@ -168,6 +171,11 @@ impl Database {
     /// Whether everything is in one file, written by one at a time.
     pub fn is_sqlite(&self) -> bool {
         self.dialect() == Dialect::Sqlite
+    }
+
+    /// How many bytes of text one statement may safely carry: half of what the server takes, at most 4 MiB.
+    pub fn statement_bytes_max(&self) -> usize {
+        self.inner.statement_bytes_max
     }
 
     /// All routes known so far.
@@ -336,6 +344,15 @@ impl Target {
         let row = connection.query_one_raw(statement).await?;
         let version: String = row.map(|r| r.try_get("", "version")).transpose()?.unwrap_or_default();
         Ok(if version.contains("MariaDB") { Dialect::MariaDb } else { Dialect::MySql })
+    }
+
+    async fn statement_bytes_max(&self, connection: &DatabaseConnection) -> Result<usize, DbErr> {
+        const ALWAYS_MAX: usize = 4 * 1024 * 1024;
+        let Self::MySql { .. } = self else { return Ok(ALWAYS_MAX) };
+        let statement = Dialect::MySql.statement("SELECT CAST(@@max_allowed_packet AS SIGNED) AS n", vec![]);
+        let row = connection.query_one_raw(statement).await?;
+        let packet: i64 = row.map(|r| r.try_get("", "n")).transpose()?.unwrap_or(0);
+        Ok(usize::try_from(packet / 2).unwrap_or(0).min(ALWAYS_MAX))
     }
 
     fn open_error(&self, place: &str, error: &DbErr) -> OpenError {

@@ -101,8 +101,8 @@ fn mysql_kind(number: u16) -> Kind {
         1062 | 1586 => Kind::Duplicate,
         // Read-only, offline mode, shutdown in progress, too many connections, unknown command (Galera), lost connection,
         // killed, server gone, group replication hold.
-        1290 | 1792 | 1836 | 3032 | 1053 | 1040 | 1047 | 1152 | 1153 | 1158 | 1159 | 1160 | 1161 | 1184
-        | 1317 | 1927 | 2006 | 2013 | 3024 | 3101 | 3100 | 4031 => Kind::Away,
+        1290 | 1792 | 1836 | 3032 | 1053 | 1040 | 1047 | 1152 | 1158 | 1159 | 1160 | 1161 | 1184 | 1317
+        | 1927 | 2006 | 2013 | 3024 | 3101 | 3100 | 4031 => Kind::Away,
         _ => Kind::Permanent,
     }
 }

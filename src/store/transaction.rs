@@ -123,7 +123,7 @@ impl LaneConnection {
         mut apply: impl FnMut(&mut WorkingSet) -> T,
     ) -> Result<(T, Wakes), BatchError> {
         let began = Instant::now();
-        for rerun in 0.. {
+        for rerun in 0..=RERUNS_MAX {
             let attempt = match timeout(TRANSACTION_LIMIT, self.attempt(needs, &mut apply)).await {
                 Ok(attempt) => attempt,
                 // Its answers are gone with the future.
@@ -157,7 +157,7 @@ impl LaneConnection {
                 Fault::Away(_) => self.give_up_connection(),
                 Fault::Transient(_) | Fault::Duplicate(_) => {}
             }
-            if rerun >= RERUNS_MAX || began.elapsed() > RERUN_LIMIT {
+            if rerun == RERUNS_MAX || began.elapsed() > RERUN_LIMIT {
                 return match fault {
                     Fault::Duplicate(_) => Err(BatchError::Failed(fault)),
                     _ => Err(BatchError::Unavailable),

@@ -1,0 +1,57 @@
+//! Several nodes migrate at once, and others keep working meanwhile.
+
+use std::time::Duration;
+
+use migration::{Migrated, SchemaStatus, migrate, migrate_to, status};
+use sea_orm_migration::prelude::ConnectionTrait;
+use sea_orm_migration::sea_orm::TransactionTrait;
+use tokio::time::{Instant, sleep};
+
+use crate::databases::TestDatabase;
+use crate::upgrade::fill_older;
+
+#[tokio::test]
+async fn nodes_that_migrate_at_once_all_succeed_and_one_does_the_work() {
+    for start in [0, 4] {
+        for database in TestDatabase::each().await {
+            migrate_to(&database.db, start).await.unwrap();
+            let (second, third) = (database.another_pool().await, database.another_pool().await);
+            let (a, b, c) = tokio::join!(migrate(&database.db), migrate(&second), migrate(&third));
+            let mut all = [a.unwrap(), b.unwrap(), c.unwrap()];
+            all.sort_by_key(|migrated| migrated.from);
+            let done = Migrated { from: 5, to: 5 };
+            assert_eq!(all, [Migrated { from: start, to: 5 }, done, done]);
+            assert_eq!(status(&database.db).await.unwrap(), SchemaStatus::Current { version: 5 });
+            second.close().await.unwrap();
+            third.close().await.unwrap();
+            database.remove().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_long_reader_delays_the_upgrade_but_stalls_nobody_else_for_long() {
+    let Some(database) = TestDatabase::mysql("").await else {
+        return;
+    };
+    fill_older(&database).await;
+    let reader = database.db.begin().await.unwrap();
+    reader.execute_unprepared("SELECT COUNT(*) FROM tasks").await.unwrap();
+
+    let others = async {
+        let waiting = "SELECT CAST(id AS CHAR) FROM information_schema.processlist \
+                       WHERE db = DATABASE() AND state = 'Waiting for table metadata lock'";
+        let limit = Instant::now() + Duration::from_secs(20);
+        while database.strings(waiting).await.is_empty() {
+            assert!(Instant::now() < limit, "the migration never waited");
+            sleep(Duration::from_millis(20)).await;
+        }
+        let asked = Instant::now();
+        database.strings("SELECT CAST(COUNT(*) AS CHAR) FROM tasks").await;
+        assert!(asked.elapsed() < Duration::from_secs(8), "stalled for {:?}", asked.elapsed());
+        reader.commit().await.unwrap();
+    };
+    let (migrated, ()) = tokio::join!(migrate(&database.db), others);
+    assert_eq!(migrated.unwrap(), Migrated { from: 4, to: 5 });
+    database.remove().await;
+}
