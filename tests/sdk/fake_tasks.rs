@@ -1,0 +1,102 @@
+//! A task service that answers as the test tells it to.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use orbit::proto::{
+    GetTaskRequest, GetTaskResponse, ListAttemptsRequest, ListAttemptsResponse, SubmitTaskRequest,
+    SubmitTaskResponse, Task,
+    task_service_server::{TaskService, TaskServiceServer},
+};
+use tonic::{Request, Response, Status, metadata::MetadataMap, transport::server::TcpIncoming};
+
+/// What happens to one call.
+pub(crate) enum Reply {
+    Task(Box<Task>),
+    Fail(Status),
+    /// Never answers.
+    Silence,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct FakeTasks {
+    replies: Arc<Mutex<VecDeque<Reply>>>,
+    submits: Arc<Mutex<Vec<SubmitTaskRequest>>>,
+    metadata: Arc<Mutex<MetadataMap>>,
+}
+
+impl FakeTasks {
+    /// Replies one after the other; the address. It lives as long as the test's process.
+    pub(crate) fn start(replies: impl IntoIterator<Item = Reply>) -> (Self, String) {
+        let fake = Self::default();
+        fake.replies.lock().unwrap().extend(replies);
+        let (address, started) = std::sync::mpsc::channel();
+        let service = fake.clone();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+                address.send(incoming.local_addr().unwrap()).unwrap();
+                tonic::transport::Server::builder()
+                    .add_service(TaskServiceServer::new(service))
+                    .serve_with_incoming(incoming)
+                    .await
+                    .unwrap();
+            });
+        });
+        (fake, format!("http://{}", started.recv().unwrap()))
+    }
+
+    pub(crate) fn submits(&self) -> Vec<SubmitTaskRequest> {
+        self.submits.lock().unwrap().clone()
+    }
+
+    pub(crate) fn metadata(&self) -> MetadataMap {
+        self.metadata.lock().unwrap().clone()
+    }
+
+    async fn reply(&self, metadata: &MetadataMap) -> Result<Task, Status> {
+        *self.metadata.lock().unwrap() = metadata.clone();
+        let reply = self.replies.lock().unwrap().pop_front();
+        match reply {
+            Some(Reply::Task(task)) => Ok(*task),
+            Some(Reply::Fail(status)) => Err(status),
+            Some(Reply::Silence) => std::future::pending().await,
+            None => Err(Status::internal("the test gave no reply")),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl TaskService for FakeTasks {
+    async fn submit_task(
+        &self,
+        request: Request<SubmitTaskRequest>,
+    ) -> Result<Response<SubmitTaskResponse>, Status> {
+        self.submits.lock().unwrap().push(request.get_ref().clone());
+        let task = self.reply(request.metadata()).await?;
+        Ok(Response::new(SubmitTaskResponse {
+            task: Some(task),
+            replayed: false,
+        }))
+    }
+
+    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<GetTaskResponse>, Status> {
+        let task = self.reply(request.metadata()).await?;
+        Ok(Response::new(GetTaskResponse { task: Some(task) }))
+    }
+
+    async fn list_attempts(
+        &self,
+        request: Request<ListAttemptsRequest>,
+    ) -> Result<Response<ListAttemptsResponse>, Status> {
+        self.reply(request.metadata()).await?;
+        Ok(Response::new(ListAttemptsResponse::default()))
+    }
+}

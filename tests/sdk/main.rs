@@ -1,0 +1,9 @@
+//! The SDK against a server that does what a test tells it to.
+#![cfg(feature = "server")]
+
+mod client;
+mod fake_tasks;
+mod fake_worker;
+mod worker;
+mod worker_outcomes;
+mod worker_streams;
