@@ -7,7 +7,7 @@ use std::{
 };
 
 use orbit::proto::{
-    GetTaskRequest, GetTaskResponse, ListAttemptsRequest, ListAttemptsResponse, SubmitTaskRequest,
+    self, GetTaskRequest, GetTaskResponse, ListAttemptsRequest, ListAttemptsResponse, SubmitTaskRequest,
     SubmitTaskResponse, Task,
     task_service_server::{TaskService, TaskServiceServer},
 };
@@ -36,10 +36,7 @@ impl FakeTasks {
         let (address, started) = std::sync::mpsc::channel();
         let service = fake.clone();
         thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
                 address.send(incoming.local_addr().unwrap()).unwrap();
@@ -81,10 +78,7 @@ impl TaskService for FakeTasks {
     ) -> Result<Response<SubmitTaskResponse>, Status> {
         self.submits.lock().unwrap().push(request.get_ref().clone());
         let task = self.reply(request.metadata()).await?;
-        Ok(Response::new(SubmitTaskResponse {
-            task: Some(task),
-            replayed: false,
-        }))
+        Ok(Response::new(SubmitTaskResponse { task: Some(task), replayed: false }))
     }
 
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<GetTaskResponse>, Status> {
@@ -98,5 +92,29 @@ impl TaskService for FakeTasks {
     ) -> Result<Response<ListAttemptsResponse>, Status> {
         self.reply(request.metadata()).await?;
         Ok(Response::new(ListAttemptsResponse::default()))
+    }
+
+    async fn list_task_events(
+        &self,
+        request: Request<proto::ListTaskEventsRequest>,
+    ) -> Result<Response<proto::ListTaskEventsResponse>, Status> {
+        self.reply(request.metadata()).await?;
+        Ok(Response::new(proto::ListTaskEventsResponse::default()))
+    }
+
+    async fn cancel_task(
+        &self,
+        request: Request<proto::CancelTaskRequest>,
+    ) -> Result<Response<proto::CancelTaskResponse>, Status> {
+        self.reply(request.metadata()).await?;
+        Ok(Response::new(proto::CancelTaskResponse::default()))
+    }
+
+    async fn resolve_task(
+        &self,
+        request: Request<proto::ResolveTaskRequest>,
+    ) -> Result<Response<proto::ResolveTaskResponse>, Status> {
+        self.reply(request.metadata()).await?;
+        Ok(Response::new(proto::ResolveTaskResponse::default()))
     }
 }
