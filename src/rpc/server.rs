@@ -98,11 +98,13 @@ fn routes(
         .add_service(reflection().build_v1alpha()?))
 }
 
-/// Old clients, grpcurl among them, ask for the alpha version.
+/// Old clients, grpcurl among them, ask for the alpha version. The details of errors belong to it: without their
+/// descriptors such a client shows people base64 in place of a reason.
 fn reflection() -> tonic_reflection::server::Builder<'static> {
     tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
 }
 
 /// Serves until `shutdown` is cancelled and what it led to has ended, at most 8 s after it, whatever clients do.
