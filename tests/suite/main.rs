@@ -5,5 +5,7 @@
 mod support;
 
 mod cancel;
+mod example;
 mod lifecycle;
+mod readme;
 mod review;

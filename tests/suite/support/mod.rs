@@ -2,6 +2,7 @@
 
 pub(crate) mod database;
 pub(crate) mod rig;
+pub(crate) mod server;
 
 /// Runs each test on SQLite and on MySQL.
 macro_rules! on_every_database {
@@ -38,10 +39,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// Waits until something is so, at most `limit`.
-pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
+pub(crate) async fn eventually<T>(
     what: &str,
     limit: Duration,
-    mut look: impl FnMut() -> F,
+    mut look: impl AsyncFnMut() -> Option<T>,
 ) -> T {
     let deadline = Instant::now() + limit;
     loop {
