@@ -7,5 +7,6 @@ mod support;
 mod cancel;
 mod example;
 mod lifecycle;
+mod load;
 mod readme;
 mod review;
