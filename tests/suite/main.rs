@@ -5,8 +5,10 @@
 mod support;
 
 mod cancel;
+mod dispatch;
 mod example;
 mod lifecycle;
 mod load;
 mod readme;
 mod review;
+mod submit;

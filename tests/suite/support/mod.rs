@@ -3,6 +3,7 @@
 pub(crate) mod database;
 pub(crate) mod rig;
 pub(crate) mod server;
+pub(crate) mod stream;
 
 /// Runs each test on SQLite and on MySQL.
 macro_rules! on_every_database {
