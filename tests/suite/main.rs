@@ -9,6 +9,8 @@ mod dispatch;
 mod example;
 mod lifecycle;
 mod load;
+mod process_end;
 mod readme;
 mod review;
 mod submit;
+mod texts;
