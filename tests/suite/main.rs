@@ -14,3 +14,4 @@ mod readme;
 mod review;
 mod submit;
 mod texts;
+mod trials;

@@ -11,10 +11,7 @@ use std::{
 };
 
 use orbit::{
-    proto::{
-        SubmitTaskRequest, queue_service_client::QueueServiceClient, task_service_client::TaskServiceClient,
-        worker_service_client::WorkerServiceClient,
-    },
+    proto::{SubmitTaskRequest, task_service_client::TaskServiceClient},
     sdk::Client,
 };
 use tonic::transport::{Channel, Endpoint};
@@ -26,12 +23,15 @@ use super::{
     rig::{HANDLER, QUEUE},
 };
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_orbit");
 /// How long a server has to start, and to end after it was asked to.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A server process. It is killed when this is dropped; if a test fails, its log is shown.
 pub(crate) struct Server {
     arguments: Vec<String>,
+    /// File descriptors at most, if not as the tests have.
+    files: Option<u32>,
     address: SocketAddr,
     process: Child,
     log: Log,
@@ -62,11 +62,21 @@ impl Server {
         Self::run(vec!["dev".to_owned(), "--ephemeral".to_owned()]).await
     }
 
+    /// Starts `orbit serve` with so many file descriptors at most.
+    pub(crate) async fn start_with_files(database: &TestDatabase, files: u32) -> Self {
+        let arguments = ["serve", "--database-url", &database.url].map(str::to_owned);
+        Self::run_limited(arguments.into(), Some(files)).await
+    }
+
     async fn run(arguments: Vec<String>) -> Self {
+        Self::run_limited(arguments, None).await
+    }
+
+    async fn run_limited(arguments: Vec<String>, files: Option<u32>) -> Self {
         let log = Log::default();
         let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let process = spawn(&arguments, any_port, &log);
-        let mut server = Self { arguments, address: any_port, process, log };
+        let process = spawn(&arguments, files, any_port, &log);
+        let mut server = Self { arguments, files, address: any_port, process, log };
         server.address = server.listening(0).await;
         server
     }
@@ -126,7 +136,7 @@ impl Server {
     /// Starts it again, on the same port, once it has ended.
     pub(crate) async fn restart(&mut self) {
         let from = self.log().len();
-        self.process = spawn(&self.arguments, self.address, &self.log);
+        self.process = spawn(&self.arguments, self.files, self.address, &self.log);
         self.listening(from).await;
     }
 
@@ -149,14 +159,6 @@ impl Server {
 
     pub(crate) fn tasks(&self) -> TaskServiceClient<Channel> {
         TaskServiceClient::new(self.channel())
-    }
-
-    pub(crate) fn queues(&self) -> QueueServiceClient<Channel> {
-        QueueServiceClient::new(self.channel())
-    }
-
-    pub(crate) fn workers(&self) -> WorkerServiceClient<Channel> {
-        WorkerServiceClient::new(self.channel())
     }
 
     /// Makes the queue `default`.
@@ -193,20 +195,16 @@ pub(crate) fn submit_request(payload: impl Into<String>) -> SubmitTaskRequest {
     }
 }
 
-/// The program, without whatever the environment says about Orbit.
-pub(crate) fn orbit() -> Command {
-    without_settings(Command::new(env!("CARGO_BIN_EXE_orbit")))
-}
-
 /// An example, which cargo builds beside the program when it builds all targets.
 pub(crate) fn example(name: &str) -> Command {
-    let mut path = PathBuf::from(env!("CARGO_BIN_EXE_orbit"));
+    let mut path = PathBuf::from(PROGRAM);
     path.pop();
     path.extend(["examples", name]);
     assert!(path.exists(), "{} is not built: `cargo build --examples`", path.display());
     without_settings(Command::new(path))
 }
 
+/// Without whatever the environment says about Orbit.
 fn without_settings(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("ORBIT_") || name == "RUST_LOG" {
@@ -217,8 +215,15 @@ fn without_settings(mut command: Command) -> Command {
     command
 }
 
-fn spawn(arguments: &[String], listen: SocketAddr, log: &Log) -> Child {
-    let mut command = orbit();
+fn spawn(arguments: &[String], files: Option<u32>, listen: SocketAddr, log: &Log) -> Child {
+    let mut command = match files {
+        Some(files) => {
+            let mut shell = without_settings(Command::new("sh"));
+            shell.args(["-c", &format!("ulimit -n {files} && exec \"$0\" \"$@\""), PROGRAM]);
+            shell
+        }
+        None => without_settings(Command::new(PROGRAM)),
+    };
     command.args(arguments).args(["--listen", &listen.to_string()]);
     let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("a process");
     collect(process.stderr.take().expect("piped"), log);
