@@ -69,16 +69,16 @@ struct Interrupted {
 /// Loses a finish or its answer, then comes back, to `next`.
 async fn interrupt_a_finish(server: &Server, loss: Loss, next: &Server) -> Interrupted {
     let proxy = TcpProxy::before(server.address()).await;
-    let mut lost = Stream::open(channel(proxy.address()), 1).await;
+    let mut severed = Stream::open(channel(proxy.address()), 1).await;
     let id = submit(server, retried("1")).await;
-    let attempt = attempt_of(&lost.dispatch().await);
-    hold_applied(&lost.start(&attempt).await);
+    let attempt = attempt_of(&severed.dispatch().await);
+    hold_applied(&severed.start(&attempt).await);
     match loss {
         Loss::BeforeItWasRead => proxy.swallow_requests(),
         Loss::AfterTheCommit => proxy.swallow_answers(),
     }
     let finish = succeeded(&attempt, "1");
-    lost.send(Ask::Finish(finish.clone())).await;
+    severed.send(Ask::Finish(finish.clone())).await;
     let expected = match loss {
         Loss::BeforeItWasRead => TaskState::Running,
         Loss::AfterTheCommit => TaskState::Succeeded,
@@ -87,7 +87,7 @@ async fn interrupt_a_finish(server: &Server, loss: Loss, next: &Server) -> Inter
         (task(server, &id).await.state() == expected).then_some(())
     })
     .await;
-    drop(lost);
+    drop(severed);
     proxy.cut();
     let mut hello = hello(1);
     hello.held = vec![attempt];

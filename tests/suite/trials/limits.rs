@@ -13,7 +13,7 @@ use tonic::{
     transport::Channel,
 };
 
-use super::{submit, task};
+use super::{resident, submit, task};
 use crate::support::{
     on_every_database,
     server::{Server, submit_request},
@@ -155,13 +155,6 @@ async fn send_compressed(mut channel: Channel, path: &str, message: &[u8]) -> Op
     poll_fn(|cx| channel.poll_ready(cx)).await.expect("connected");
     let answer = timeout(PROMPT, channel.call(request)).await.expect("a prompt answer").expect("an answer");
     Status::from_header_map(answer.headers())
-}
-
-/// Memory of a process, in bytes.
-fn resident(server: &Server) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("a process");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("its memory");
-    line.split_whitespace().nth(1).and_then(|kb| kb.parse::<usize>().ok()).expect("kB") * 1_024
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -41,3 +41,10 @@ async fn attempts(server: &Server, task_id: &str) -> Vec<Attempt> {
     let request = ListAttemptsRequest { task_id: task_id.to_owned(), ..ListAttemptsRequest::default() };
     server.tasks().list_attempts(request).await.expect("found").into_inner().attempts
 }
+
+/// Memory of a process, in bytes.
+fn resident(server: &Server) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("a process");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("its memory");
+    line.split_whitespace().nth(1).and_then(|kb| kb.parse::<usize>().ok()).expect("kB") * 1_024
+}
