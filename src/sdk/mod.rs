@@ -9,6 +9,7 @@ mod call;
 mod client;
 mod endpoint;
 mod error;
+mod operate;
 mod queues;
 mod submit;
 mod worker;

@@ -5,5 +5,6 @@
 mod support;
 
 mod cancel;
+mod check;
 mod lifecycle;
 mod review;

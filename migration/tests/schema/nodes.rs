@@ -42,10 +42,7 @@ async fn a_node_waits_while_another_holds_the_migration_lock() {
         wait_for_state(&database, "User lock").await;
         assert_eq!(status(&database.db).await.unwrap(), SchemaStatus::Empty);
         assert!(database.tables().await.is_empty());
-        other_node
-            .execute_unprepared("DO RELEASE_ALL_LOCKS()")
-            .await
-            .unwrap();
+        other_node.execute_unprepared("DO RELEASE_ALL_LOCKS()").await.unwrap();
         other_node.commit().await.unwrap();
     };
     let (migrated, ()) = tokio::join!(migrate(&database.db), holder);
@@ -60,10 +57,7 @@ async fn wait_for_state(database: &TestDatabase, state: &str) {
     );
     let limit = Instant::now() + Duration::from_secs(20);
     while database.strings(&waiting).await.is_empty() {
-        assert!(
-            Instant::now() < limit,
-            "the migration was never in the state {state}"
-        );
+        assert!(Instant::now() < limit, "the migration was never in the state {state}");
         sleep(Duration::from_millis(20)).await;
     }
 }
