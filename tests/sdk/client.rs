@@ -13,10 +13,7 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 use super::fake_tasks::{FakeTasks, Reply};
 
 fn accepted() -> Reply {
-    Reply::Task(Box::new(Task {
-        task_id: "t".to_owned(),
-        ..Task::default()
-    }))
+    Reply::Task(Box::new(Task { task_id: "t".to_owned(), ..Task::default() }))
 }
 
 fn unavailable() -> Reply {
@@ -24,10 +21,7 @@ fn unavailable() -> Reply {
 }
 
 fn in_state(state: TaskState) -> Reply {
-    Reply::Task(Box::new(Task {
-        state: state.into(),
-        ..Task::default()
-    }))
+    Reply::Task(Box::new(Task { state: state.into(), ..Task::default() }))
 }
 
 fn submit(client: &Client) -> Submit {
@@ -39,10 +33,7 @@ async fn a_submit_is_sent_again_with_its_key_while_the_server_is_unavailable() {
     let (server, url) = FakeTasks::start([unavailable(), unavailable(), accepted()]);
     let client = Client::connect(url).unwrap();
     let submitted = submit(&client).send().await.unwrap();
-    assert_eq!(
-        (submitted.task.task_id.as_str(), submitted.replayed),
-        ("t", false)
-    );
+    assert_eq!((submitted.task.task_id.as_str(), submitted.replayed), ("t", false));
     let submits = server.submits();
     assert_eq!(submits.len(), 3);
     assert_eq!(submits[0].idempotency_key.len(), 36);
@@ -58,11 +49,7 @@ async fn a_submit_that_is_sent_twice_by_its_caller_keeps_its_key() {
     once.send().await.unwrap();
     let other = submit(&client).await.unwrap();
     assert_eq!(other.task.task_id, "t");
-    let keys: Vec<_> = server
-        .submits()
-        .into_iter()
-        .map(|request| request.idempotency_key)
-        .collect();
+    let keys: Vec<_> = server.submits().into_iter().map(|request| request.idempotency_key).collect();
     assert_eq!(keys[0], once.key());
     assert_eq!(keys[0], keys[1]);
     assert_ne!(keys[1], keys[2]);
@@ -85,18 +72,9 @@ async fn a_submit_says_what_its_builder_was_told() {
         .recovery_safety(RecoverySafety::Idempotent);
     submit.send().await.unwrap();
     let request = server.submits().remove(0);
-    assert_eq!(
-        (request.queue_id.as_str(), request.handler_version.as_str()),
-        ("q", "v2")
-    );
-    assert_eq!(
-        (request.idempotency_key.as_str(), request.payload.as_str()),
-        ("k", "1E2")
-    );
-    assert_eq!(
-        (request.payload_version.as_str(), request.task_timeout_ms),
-        ("v9", Some(60_000))
-    );
+    assert_eq!((request.queue_id.as_str(), request.handler_version.as_str()), ("q", "v2"));
+    assert_eq!((request.idempotency_key.as_str(), request.payload.as_str()), ("k", "1E2"));
+    assert_eq!((request.payload_version.as_str(), request.task_timeout_ms), ("v9", Some(60_000)));
     assert_eq!(request.recovery_safety(), RecoverySafety::Idempotent);
     let retry = RetryPolicy {
         max_attempts: Some(3),
@@ -111,24 +89,14 @@ async fn a_submit_says_what_its_builder_was_told() {
 async fn an_error_carries_reason_metadata_fields_and_wait() {
     let mut details = ErrorDetails::new();
     details
-        .set_error_info(
-            "OVERLOADED",
-            "orbit",
-            HashMap::from([("queue_id".to_owned(), "q".to_owned())]),
-        )
+        .set_error_info("OVERLOADED", "orbit", HashMap::from([("queue_id".to_owned(), "q".to_owned())]))
         .set_retry_info(Some(Duration::from_millis(1_500)))
         .add_bad_request_violation("retry.max_attempts", "0 is out of range");
     let status = Status::with_error_details(Code::ResourceExhausted, "too much at once", details);
     let (server, url) = FakeTasks::start([Reply::Fail(status)]);
     let error = submit(&Client::connect(url).unwrap()).send().await.unwrap_err();
-    assert_eq!(
-        (error.kind(), error.code()),
-        (ErrorKind::Server, Code::ResourceExhausted)
-    );
-    assert_eq!(
-        (error.reason(), error.message()),
-        (Some("OVERLOADED"), "too much at once")
-    );
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Server, Code::ResourceExhausted));
+    assert_eq!((error.reason(), error.message()), (Some("OVERLOADED"), "too much at once"));
     assert_eq!(error.to_string(), "too much at once (OVERLOADED)");
     assert_eq!(error.metadata()["queue_id"], "q");
     assert_eq!(error.retry_after(), Some(Duration::from_millis(1_500)));
@@ -141,39 +109,21 @@ async fn an_error_carries_reason_metadata_fields_and_wait() {
 #[tokio::test]
 async fn a_call_ends_at_its_timeout() {
     let (server, url) = FakeTasks::start([Reply::Silence]);
-    let client = Client::builder()
-        .url(url)
-        .call_timeout(Duration::from_millis(300))
-        .build()
-        .unwrap();
+    let client = Client::builder().url(url).call_timeout(Duration::from_millis(300)).build().unwrap();
     let began = Instant::now();
     let error = submit(&client).send().await.unwrap_err();
-    assert_eq!(
-        (error.kind(), error.code()),
-        (ErrorKind::Timeout, Code::DeadlineExceeded)
-    );
-    assert!(
-        (250..2_000).contains(&began.elapsed().as_millis()),
-        "{:?}",
-        began.elapsed()
-    );
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Timeout, Code::DeadlineExceeded));
+    assert!((250..2_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
     assert_eq!(server.submits().len(), 1);
 
     let nobody = client_of_nobody(Duration::from_millis(300));
     let error = submit(&nobody).send().await.unwrap_err();
-    assert_eq!(
-        (error.kind(), error.code()),
-        (ErrorKind::Transport, Code::Unavailable)
-    );
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Transport, Code::Unavailable));
     assert!(error.is_transient());
 }
 
 fn client_of_nobody(timeout: Duration) -> Client {
-    Client::builder()
-        .url("http://127.0.0.1:1")
-        .call_timeout(timeout)
-        .build()
-        .unwrap()
+    Client::builder().url("http://127.0.0.1:1").call_timeout(timeout).build().unwrap()
 }
 
 #[tokio::test]
@@ -210,11 +160,7 @@ async fn a_wait_ends_when_the_task_is_settled_whatever_happens_meanwhile() {
         in_state(TaskState::NeedsReview),
         in_state(TaskState::NeedsReview),
     ]);
-    let task = Client::connect(url)
-        .unwrap()
-        .wait("t", Duration::from_secs(5))
-        .await
-        .unwrap();
+    let task = Client::connect(url).unwrap().wait("t", Duration::from_secs(5)).await.unwrap();
     assert_eq!(task.state(), TaskState::NeedsReview);
 }
 
@@ -226,19 +172,14 @@ async fn a_wait_for_a_task_that_is_not_settled_times_out() {
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.message().contains("TASK_STATE_RUNNING"), "{error}");
 
-    let error = client_of_nobody(Duration::from_secs(10))
-        .wait("t", Duration::from_millis(200))
-        .await
-        .unwrap_err();
+    let error =
+        client_of_nobody(Duration::from_secs(10)).wait("t", Duration::from_millis(200)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
 }
 
 #[test]
 fn a_client_outside_of_a_runtime_is_an_error_not_a_panic() {
-    assert_eq!(
-        Client::connect("http://127.0.0.1:1").unwrap_err().kind(),
-        ErrorKind::Config
-    );
+    assert_eq!(Client::connect("http://127.0.0.1:1").unwrap_err().kind(), ErrorKind::Config);
 }
 
 #[tokio::test]
@@ -246,12 +187,7 @@ async fn a_payload_that_is_no_json_is_not_sent() {
     let (server, url) = FakeTasks::start([]);
     let client = Client::connect(url).unwrap();
     let payload = HashMap::from([((1, 2), 3)]);
-    let error = client
-        .submit("q", "h", "v1")
-        .payload(&payload)
-        .send()
-        .await
-        .unwrap_err();
+    let error = client.submit("q", "h", "v1").payload(&payload).send().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Serialization);
     assert!(server.submits().is_empty());
 }

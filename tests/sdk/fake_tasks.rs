@@ -36,10 +36,7 @@ impl FakeTasks {
         let (address, started) = std::sync::mpsc::channel();
         let service = fake.clone();
         thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
                 address.send(incoming.local_addr().unwrap()).unwrap();
@@ -81,10 +78,7 @@ impl TaskService for FakeTasks {
     ) -> Result<Response<SubmitTaskResponse>, Status> {
         self.submits.lock().unwrap().push(request.get_ref().clone());
         let task = self.reply(request.metadata()).await?;
-        Ok(Response::new(SubmitTaskResponse {
-            task: Some(task),
-            replayed: false,
-        }))
+        Ok(Response::new(SubmitTaskResponse { task: Some(task), replayed: false }))
     }
 
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<GetTaskResponse>, Status> {

@@ -17,16 +17,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming, transport::server::TcpIncoming};
 
 pub(crate) const LEASE_MS: u32 = 3_000;
-pub(crate) const VALID: LeaseStatus = LeaseStatus {
-    valid: true,
-    remaining_ms: LEASE_MS,
-    cancel_requested: false,
-};
-pub(crate) const LOST: LeaseStatus = LeaseStatus {
-    valid: false,
-    remaining_ms: 0,
-    cancel_requested: false,
-};
+pub(crate) const VALID: LeaseStatus =
+    LeaseStatus { valid: true, remaining_ms: LEASE_MS, cancel_requested: false };
+pub(crate) const LOST: LeaseStatus = LeaseStatus { valid: false, remaining_ms: 0, cancel_requested: false };
 
 /// How long a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -60,23 +53,12 @@ impl WorkerService for Service {
     ) -> Result<Response<Self::WorkerStream>, Status> {
         let mut frames = request.into_inner();
         let hello = match frames.message().await? {
-            Some(WorkerRequest {
-                message: Some(Message::Hello(hello)),
-            }) => hello,
+            Some(WorkerRequest { message: Some(Message::Hello(hello)) }) => hello,
             other => return Err(Status::failed_precondition(format!("no hello but {other:?}"))),
         };
         let (answers, stream) = mpsc::channel(16);
-        let session = Session {
-            hello,
-            frames,
-            answers,
-            attentive: true,
-            renewals: 0,
-        };
-        self.0
-            .send(session)
-            .await
-            .map_err(|_| Status::unavailable("the test is over"))?;
+        let session = Session { hello, frames, answers, attentive: true, renewals: 0 };
+        self.0.send(session).await.map_err(|_| Status::unavailable("the test is over"))?;
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }
@@ -86,10 +68,7 @@ impl FakeServer {
         let (session, sessions) = mpsc::channel(16);
         let (address, started) = std::sync::mpsc::channel();
         thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
                 address.send(incoming.local_addr().unwrap()).unwrap();
@@ -116,10 +95,7 @@ impl FakeServer {
 
     /// The next stream, not welcomed yet.
     pub(crate) async fn hello(&mut self) -> Session {
-        timeout(PATIENCE, self.sessions.recv())
-            .await
-            .expect("no stream")
-            .unwrap()
+        timeout(PATIENCE, self.sessions.recv()).await.expect("no stream").unwrap()
     }
 
     /// The next stream, welcomed.
@@ -132,12 +108,7 @@ impl FakeServer {
 
 impl Session {
     pub(crate) async fn welcome(&self) {
-        let held = self
-            .hello
-            .held
-            .iter()
-            .map(|attempt| renewed(attempt, VALID))
-            .collect();
+        let held = self.hello.held.iter().map(|attempt| renewed(attempt, VALID)).collect();
         self.send(Answer::Welcome(Welcome {
             session_id: "session".to_owned(),
             node_id: "node".to_owned(),
@@ -151,12 +122,7 @@ impl Session {
     }
 
     pub(crate) async fn send(&self, message: Answer) {
-        self.answers
-            .send(Ok(WorkerResponse {
-                message: Some(message),
-            }))
-            .await
-            .unwrap();
+        self.answers.send(Ok(WorkerResponse { message: Some(message) })).await.unwrap();
     }
 
     /// Ends the stream with a status.
@@ -170,10 +136,7 @@ impl Session {
             let frame = timeout(PATIENCE, self.frames.message()).await.expect("no frame");
             match frame.ok().flatten()?.message? {
                 Message::Ping(ping) if self.attentive => {
-                    self.send(Answer::Pong(Pong {
-                        sequence: ping.sequence,
-                    }))
-                    .await;
+                    self.send(Answer::Pong(Pong { sequence: ping.sequence })).await;
                 }
                 Message::Renew(renew) => {
                     self.renewals += 1;
@@ -215,10 +178,7 @@ impl Session {
     }
 
     pub(crate) async fn accept(&self, message_id: &str, disposition: Disposition, lease: LeaseStatus) {
-        let receipt = Receipt {
-            disposition: disposition.into(),
-            ..Receipt::default()
-        };
+        let receipt = Receipt { disposition: disposition.into(), ..Receipt::default() };
         self.send(Answer::CommandResult(CommandResult {
             message_id: message_id.to_owned(),
             status: Some(tonic_types::Status::default()),
@@ -231,10 +191,7 @@ impl Session {
 }
 
 fn renewed(attempt: &AttemptRef, lease: LeaseStatus) -> RenewedLease {
-    RenewedLease {
-        attempt: Some(attempt.clone()),
-        lease: Some(lease),
-    }
+    RenewedLease { attempt: Some(attempt.clone()), lease: Some(lease) }
 }
 
 pub(crate) fn dispatch(id: &str, handler: &str, payload: &str) -> Dispatch {

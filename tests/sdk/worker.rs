@@ -14,29 +14,17 @@ use super::fake_worker::{FakeServer, Gate, LOST, double};
 #[tokio::test]
 async fn the_hello_declares_what_the_worker_was_built_with() {
     let mut server = FakeServer::start();
-    let worker = server
-        .worker()
-        .queue("r")
-        .handler("double", "v1", double)
-        .slots(3)
-        .name("me")
-        .build()
-        .unwrap();
+    let worker =
+        server.worker().queue("r").handler("double", "v1", double).slots(3).name("me").build().unwrap();
     let _worker = worker.start().unwrap();
     let hello = server.session().await.hello;
     assert_eq!((hello.worker_name.as_str(), hello.max_in_flight), ("me", 3));
     assert_eq!(
         (hello.queue_ids, hello.features),
-        (
-            vec!["q".to_owned(), "r".to_owned()],
-            vec!["safe-retry/1".to_owned()]
-        )
+        (vec!["q".to_owned(), "r".to_owned()], vec!["safe-retry/1".to_owned()])
     );
     assert_eq!(
-        (
-            hello.handlers[0].handler.as_str(),
-            hello.handlers[0].handler_version.as_str()
-        ),
+        (hello.handlers[0].handler.as_str(), hello.handlers[0].handler_version.as_str()),
         ("double", "v1")
     );
     assert!(hello.held.is_empty());
@@ -46,49 +34,31 @@ async fn the_hello_declares_what_the_worker_was_built_with() {
 async fn a_drain_lets_handlers_end_and_has_every_report_confirmed() {
     let mut server = FakeServer::start();
     let gate = Gate::default();
-    let worker = server
-        .worker()
-        .handler("gate", "v1", gate.handler())
-        .handler("double", "v1", double);
+    let worker = server.worker().handler("gate", "v1", gate.handler()).handler("double", "v1", double);
     let (stop, stopped) = oneshot::channel::<()>();
-    let worker = worker
-        .build()
-        .unwrap()
-        .run_until(async move { drop(stopped.await) });
+    let worker = worker.build().unwrap().run_until(async move { drop(stopped.await) });
     let play = async {
         let mut session = server.session().await;
         session.run("a", "gate", "null").await;
         session.run("b", "double", "21").await;
         let finish = session.finish().await;
-        assert_eq!(
-            (finish.outcome(), finish.result.as_str()),
-            (Outcome::Succeeded, "42")
-        );
-        session
-            .accept(&finish.message_id, Disposition::Applied, LOST)
-            .await;
+        assert_eq!((finish.outcome(), finish.result.as_str()), (Outcome::Succeeded, "42"));
+        session.accept(&finish.message_id, Disposition::Applied, LOST).await;
         drop(stop);
         assert!(matches!(session.frame().await, Some(Message::Drain(_))));
         // Dispatched before the server saw the drain: it is still run.
         session.run("c", "double", "1").await;
         let finish = session.finish().await;
-        session
-            .accept(&finish.message_id, Disposition::Applied, LOST)
-            .await;
+        session.accept(&finish.message_id, Disposition::Applied, LOST).await;
         gate.open.notify_one();
         let finish = session.finish().await;
-        session
-            .accept(&finish.message_id, Disposition::Evidence, LOST)
-            .await;
+        session.accept(&finish.message_id, Disposition::Evidence, LOST).await;
         assert_eq!(session.frame().await, None);
     };
     let (report, ()) = tokio::join!(worker, play);
     let report = report.unwrap();
     assert!(report.drained);
-    assert_eq!(
-        (report.started, report.confirmed, report.running, report.evidence),
-        (3, 3, 0, 1)
-    );
+    assert_eq!((report.started, report.confirmed, report.running, report.evidence), (3, 3, 0, 1));
     assert_eq!((report.refused, report.unconfirmed), (0, 0));
 }
 
@@ -104,13 +74,7 @@ async fn a_drain_that_takes_too_long_says_what_is_left_and_tells_the_handler() {
             Ok::<_, Failure>(())
         }
     };
-    let worker = server
-        .worker()
-        .handler("stubborn", "v1", stubborn)
-        .build()
-        .unwrap()
-        .start()
-        .unwrap();
+    let worker = server.worker().handler("stubborn", "v1", stubborn).build().unwrap().start().unwrap();
     let mut session = server.session().await;
     session.run("a", "stubborn", "null").await;
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -124,11 +88,7 @@ async fn a_drain_that_takes_too_long_says_what_is_left_and_tells_the_handler() {
 #[tokio::test]
 async fn an_idle_worker_without_a_server_drains_at_once() {
     let client = Client::connect("http://127.0.0.1:1").unwrap();
-    let worker = Worker::builder(&client)
-        .queue("q")
-        .handler("double", "v1", double)
-        .build()
-        .unwrap();
+    let worker = Worker::builder(&client).queue("q").handler("double", "v1", double).build().unwrap();
     let report = worker.run_until(async {}).await.unwrap();
     assert!(report.drained);
 }
@@ -138,16 +98,9 @@ async fn a_refused_worker_ends_with_the_servers_error() {
     let mut server = FakeServer::start();
     let worker = server.worker().handler("double", "v1", double).build().unwrap();
     let mut worker = worker.start().unwrap();
-    server
-        .hello()
-        .await
-        .fail(tonic::Status::permission_denied("not this queue"))
-        .await;
+    server.hello().await.fail(tonic::Status::permission_denied("not this queue")).await;
     let error = worker.stopped().await.unwrap_err();
-    assert_eq!(
-        (error.kind(), error.code()),
-        (ErrorKind::Server, Code::PermissionDenied)
-    );
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Server, Code::PermissionDenied));
 }
 
 #[tokio::test]
@@ -157,16 +110,8 @@ async fn a_worker_that_cannot_work_is_not_built() {
     let wrong = [
         builder().queue("q").build(),
         builder().handler("double", "v1", double).build(),
-        builder()
-            .queue("q")
-            .handler("double", "v1", double)
-            .handler("double", "v1", double)
-            .build(),
-        builder()
-            .queue("q")
-            .handler("double", "v1", double)
-            .slots(0)
-            .build(),
+        builder().queue("q").handler("double", "v1", double).handler("double", "v1", double).build(),
+        builder().queue("q").handler("double", "v1", double).slots(0).build(),
     ];
     for worker in wrong {
         assert_eq!(worker.err().map(|error| error.kind()), Some(ErrorKind::Config));
@@ -175,11 +120,8 @@ async fn a_worker_that_cannot_work_is_not_built() {
 
 #[test]
 fn handlers_that_block_all_threads_of_their_runtime_do_not_stop_renewals_or_pings() {
-    let handlers = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap();
+    let handlers =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let mut server = FakeServer::start();
     let (release, released) = mpsc::channel::<()>();
     let released = std::sync::Arc::new(std::sync::Mutex::new(released));
@@ -192,19 +134,10 @@ fn handlers_that_block_all_threads_of_their_runtime_do_not_stop_renewals_or_ping
         }
     };
     let entered = handlers.enter();
-    let worker = server
-        .worker()
-        .handler("block", "v1", blocking)
-        .build()
-        .unwrap()
-        .start()
-        .unwrap();
+    let worker = server.worker().handler("block", "v1", blocking).build().unwrap().start().unwrap();
     drop(entered);
 
-    let tests = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let tests = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tests.block_on(async {
         let mut session = server.session().await;
         session.run("a", "block", "null").await;
@@ -219,9 +152,7 @@ fn handlers_that_block_all_threads_of_their_runtime_do_not_stop_renewals_or_ping
         release.send(()).unwrap();
         for _ in 0..2 {
             let finish = session.finish().await;
-            session
-                .accept(&finish.message_id, Disposition::Applied, LOST)
-                .await;
+            session.accept(&finish.message_id, Disposition::Applied, LOST).await;
         }
         assert!(worker.drain(Duration::from_secs(5)).await.unwrap().drained);
     });
@@ -232,12 +163,7 @@ fn handlers_that_block_all_threads_of_their_runtime_do_not_stop_renewals_or_ping
 async fn a_thousand_handlers_run_at_once() {
     let mut server = FakeServer::start();
     let gate = Gate::default();
-    let worker = server
-        .worker()
-        .handler("gate", "v1", gate.handler())
-        .slots(1_000)
-        .build()
-        .unwrap();
+    let worker = server.worker().handler("gate", "v1", gate.handler()).slots(1_000).build().unwrap();
     let worker = worker.start().unwrap();
     let mut session = server.session().await;
     for id in 0..1_000 {
@@ -251,13 +177,8 @@ async fn a_thousand_handlers_run_at_once() {
     gate.open.notify_waiters();
     for _ in 0..1_000 {
         let finish = session.finish().await;
-        session
-            .accept(&finish.message_id, Disposition::Applied, LOST)
-            .await;
+        session.accept(&finish.message_id, Disposition::Applied, LOST).await;
     }
     let report = worker.drain(Duration::from_secs(5)).await.unwrap();
-    assert_eq!(
-        (report.drained, report.started, report.confirmed),
-        (true, 1_000, 1_000)
-    );
+    assert_eq!((report.drained, report.started, report.confirmed), (true, 1_000, 1_000));
 }

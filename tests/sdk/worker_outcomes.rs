@@ -53,9 +53,7 @@ async fn reported(handler: &str, payload: &str) -> Finish {
         let mut session = server.session().await;
         session.run("a", handler, payload).await;
         let finish = session.finish().await;
-        session
-            .accept(&finish.message_id, Disposition::Applied, LOST)
-            .await;
+        session.accept(&finish.message_id, Disposition::Applied, LOST).await;
         drop(stop);
         while session.frame().await.is_some() {}
         finish
@@ -82,15 +80,9 @@ async fn a_value_is_reported_succeeded() {
 #[tokio::test]
 async fn only_explicit_failures_are_reported_failed() {
     let finish = reported("moody", "\"retryable\"").await;
-    assert_eq!(
-        (finish.outcome(), finish.retryable, code(&finish)),
-        (Outcome::Failed, true, "BUSY")
-    );
+    assert_eq!((finish.outcome(), finish.retryable, code(&finish)), (Outcome::Failed, true, "BUSY"));
     let error = finish.error.unwrap();
-    assert_eq!(
-        (error.message.as_str(), error.details.as_str()),
-        ("later", "[1,2]")
-    );
+    assert_eq!((error.message.as_str(), error.details.as_str()), ("later", "[1,2]"));
 
     let finish = reported("moody", "\"permanent\"").await;
     assert_eq!(
@@ -115,10 +107,7 @@ async fn a_panic_is_reported_unknown() {
         (finish.outcome(), finish.retryable, code(&finish)),
         (Outcome::Unknown, false, "HANDLER_PANICKED")
     );
-    assert_eq!(
-        finish.error.unwrap().message,
-        "the handler panicked: out of luck at task-a"
-    );
+    assert_eq!(finish.error.unwrap().message, "the handler panicked: out of luck at task-a");
 }
 
 #[tokio::test]
@@ -150,8 +139,5 @@ async fn a_raw_handler_sees_and_gives_json_text_byte_for_byte() {
 
 #[tokio::test]
 async fn stopping_for_a_cancel_is_reported_canceled() {
-    assert_eq!(
-        reported("moody", "\"canceled\"").await.outcome(),
-        Outcome::Canceled
-    );
+    assert_eq!(reported("moody", "\"canceled\"").await.outcome(), Outcome::Canceled);
 }

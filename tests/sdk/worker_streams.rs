@@ -14,13 +14,7 @@ use super::fake_worker::{FakeServer, Gate, LOST, VALID, dispatch, double};
 async fn a_lost_acknowledgement_is_asked_for_again_with_the_same_id_and_runs_nothing_again() {
     let mut server = FakeServer::start();
     let gate = Gate::default();
-    let worker = server
-        .worker()
-        .handler("gate", "v1", gate.handler())
-        .build()
-        .unwrap()
-        .start()
-        .unwrap();
+    let worker = server.worker().handler("gate", "v1", gate.handler()).build().unwrap().start().unwrap();
     let mut session = server.session().await;
     session.run("a", "gate", "null").await;
     gate.open.notify_one();
@@ -28,36 +22,17 @@ async fn a_lost_acknowledgement_is_asked_for_again_with_the_same_id_and_runs_not
     drop(session);
 
     let mut session = server.session().await;
-    assert_eq!(
-        session
-            .hello
-            .held
-            .iter()
-            .map(|held| held.attempt_id.as_str())
-            .collect::<Vec<_>>(),
-        ["a"]
-    );
+    assert_eq!(session.hello.held.iter().map(|held| held.attempt_id.as_str()).collect::<Vec<_>>(), ["a"]);
     assert_eq!(session.finish().await, finish);
-    session
-        .accept(&finish.message_id, Disposition::Applied, LOST)
-        .await;
+    session.accept(&finish.message_id, Disposition::Applied, LOST).await;
     let report = worker.drain(Duration::from_secs(5)).await.unwrap();
-    assert_eq!(
-        (report.drained, report.started, report.confirmed, gate.calls()),
-        (true, 1, 1, 1)
-    );
+    assert_eq!((report.drained, report.started, report.confirmed, gate.calls()), (true, 1, 1, 1));
 }
 
 #[tokio::test]
 async fn a_start_whose_answer_was_lost_is_asked_again_with_the_same_id() {
     let mut server = FakeServer::start();
-    let _worker = server
-        .worker()
-        .handler("double", "v1", double)
-        .build()
-        .unwrap()
-        .start()
-        .unwrap();
+    let _worker = server.worker().handler("double", "v1", double).build().unwrap().start().unwrap();
     let mut session = server.session().await;
     session.dispatch("a", "double", "2").await;
     let start = session.start().await;
@@ -65,9 +40,7 @@ async fn a_start_whose_answer_was_lost_is_asked_again_with_the_same_id() {
 
     let mut session = server.session().await;
     assert_eq!(session.start().await, start);
-    session
-        .accept(&start.message_id, Disposition::Applied, VALID)
-        .await;
+    session.accept(&start.message_id, Disposition::Applied, VALID).await;
     assert_eq!(session.finish().await.result, "4");
 }
 
@@ -75,30 +48,20 @@ async fn a_start_whose_answer_was_lost_is_asked_again_with_the_same_id() {
 async fn an_attempt_that_is_delivered_twice_runs_once() {
     let mut server = FakeServer::start();
     let gate = Gate::default();
-    let worker = server
-        .worker()
-        .handler("gate", "v1", gate.handler())
-        .build()
-        .unwrap()
-        .start()
-        .unwrap();
+    let worker = server.worker().handler("gate", "v1", gate.handler()).build().unwrap().start().unwrap();
     let mut session = server.session().await;
     session.dispatch("a", "gate", "null").await;
     session.run("a", "gate", "null").await;
     session.dispatch("a", "gate", "null").await;
     gate.open.notify_one();
     let finish = session.finish().await;
-    session
-        .accept(&finish.message_id, Disposition::Applied, LOST)
-        .await;
+    session.accept(&finish.message_id, Disposition::Applied, LOST).await;
     session.dispatch("a", "gate", "null").await;
     // Another one is, so the duplicates were seen.
     session.run("b", "gate", "null").await;
     gate.open.notify_one();
     let finish = session.finish().await;
-    session
-        .accept(&finish.message_id, Disposition::Applied, LOST)
-        .await;
+    session.accept(&finish.message_id, Disposition::Applied, LOST).await;
     let report = worker.drain(Duration::from_secs(5)).await.unwrap();
     assert_eq!((report.started, report.confirmed, gate.calls()), (2, 2, 2));
 }
@@ -106,25 +69,15 @@ async fn an_attempt_that_is_delivered_twice_runs_once() {
 #[tokio::test]
 async fn evidence_under_a_valid_lease_is_sent_again_under_a_new_id_once() {
     let mut server = FakeServer::start();
-    let worker = server
-        .worker()
-        .handler("double", "v1", double)
-        .build()
-        .unwrap()
-        .start()
-        .unwrap();
+    let worker = server.worker().handler("double", "v1", double).build().unwrap().start().unwrap();
     let mut session = server.session().await;
     session.run("a", "double", "1").await;
     let first = session.finish().await;
-    session
-        .accept(&first.message_id, Disposition::Evidence, VALID)
-        .await;
+    session.accept(&first.message_id, Disposition::Evidence, VALID).await;
     let second = session.finish().await;
     assert_ne!(first.message_id, second.message_id);
     assert_eq!((&first.result, first.outcome), (&second.result, second.outcome));
-    session
-        .accept(&second.message_id, Disposition::Evidence, VALID)
-        .await;
+    session.accept(&second.message_id, Disposition::Evidence, VALID).await;
     let report = worker.drain(Duration::from_secs(5)).await.unwrap();
     assert_eq!((report.confirmed, report.evidence), (1, 1));
     assert_eq!(session.frame().await, Some(Message::Drain(Drain {})));
@@ -135,13 +88,7 @@ async fn evidence_under_a_valid_lease_is_sent_again_under_a_new_id_once() {
 async fn a_deaf_stream_is_replaced_within_seconds() {
     let mut server = FakeServer::start();
     let gate = Gate::default();
-    let _worker = server
-        .worker()
-        .handler("gate", "v1", gate.handler())
-        .build()
-        .unwrap()
-        .start()
-        .unwrap();
+    let _worker = server.worker().handler("gate", "v1", gate.handler()).build().unwrap().start().unwrap();
     let mut deaf = server.session().await;
     deaf.run("a", "gate", "null").await;
     deaf.attentive = false;
@@ -149,10 +96,7 @@ async fn a_deaf_stream_is_replaced_within_seconds() {
     let session = server.session().await;
     assert_eq!(session.hello.held.len(), 1);
     let took = began.elapsed();
-    assert!(
-        (Duration::from_secs(8)..Duration::from_secs(13)).contains(&took),
-        "{took:?}"
-    );
+    assert!((Duration::from_secs(8)..Duration::from_secs(13)).contains(&took), "{took:?}");
 }
 
 #[tokio::test]
@@ -160,28 +104,17 @@ async fn a_worker_that_is_sent_away_goes_on_elsewhere_with_what_it_holds() {
     let (mut first, mut second) = (FakeServer::start(), FakeServer::start());
     let gate = Gate::default();
     let client = Client::connect(format!("{},{}", first.url, second.url)).unwrap();
-    let worker = Worker::builder(&client)
-        .queue("q")
-        .handler("gate", "v1", gate.handler())
-        .build()
-        .unwrap();
+    let worker = Worker::builder(&client).queue("q").handler("gate", "v1", gate.handler()).build().unwrap();
     let worker = worker.start().unwrap();
     let mut session = first.session().await;
     session.run("a", "gate", "null").await;
-    session
-        .send(Answer::GoAway(GoAway {
-            reason: "drain".to_owned(),
-            reconnect_after_ms: 60_000,
-        }))
-        .await;
+    session.send(Answer::GoAway(GoAway { reason: "drain".to_owned(), reconnect_after_ms: 60_000 })).await;
 
     let mut session = second.session().await;
     assert_eq!(session.hello.held.len(), 1);
     gate.open.notify_one();
     let finish = session.finish().await;
-    session
-        .accept(&finish.message_id, Disposition::Applied, LOST)
-        .await;
+    session.accept(&finish.message_id, Disposition::Applied, LOST).await;
     assert!(worker.drain(Duration::from_secs(5)).await.unwrap().drained);
     assert_eq!(gate.calls(), 1);
 }
@@ -190,43 +123,22 @@ async fn a_worker_that_is_sent_away_goes_on_elsewhere_with_what_it_holds() {
 async fn a_worker_that_is_sent_away_from_the_only_address_finishes_there() {
     let mut server = FakeServer::start();
     let gate = Gate::default();
-    let worker = server
-        .worker()
-        .handler("gate", "v1", gate.handler())
-        .build()
-        .unwrap()
-        .start()
-        .unwrap();
+    let worker = server.worker().handler("gate", "v1", gate.handler()).build().unwrap().start().unwrap();
     let mut session = server.session().await;
     session.run("a", "gate", "null").await;
-    session
-        .send(Answer::GoAway(GoAway {
-            reason: "drain".to_owned(),
-            reconnect_after_ms: 60_000,
-        }))
-        .await;
+    session.send(Answer::GoAway(GoAway { reason: "drain".to_owned(), reconnect_after_ms: 60_000 })).await;
     gate.open.notify_one();
     let finish = session.finish().await;
-    session
-        .accept(&finish.message_id, Disposition::Applied, LOST)
-        .await;
+    session.accept(&finish.message_id, Disposition::Applied, LOST).await;
     assert!(worker.drain(Duration::from_secs(5)).await.unwrap().drained);
 }
 
 #[tokio::test]
 async fn a_server_without_the_needed_feature_is_not_worked_for() {
     let mut server = FakeServer::start();
-    let mut worker = server
-        .worker()
-        .handler("double", "v1", double)
-        .build()
-        .unwrap()
-        .start()
-        .unwrap();
+    let mut worker = server.worker().handler("double", "v1", double).build().unwrap().start().unwrap();
     let session = server.hello().await;
-    session
-        .send(Answer::Welcome(orbit::proto::Welcome::default()))
-        .await;
+    session.send(Answer::Welcome(orbit::proto::Welcome::default())).await;
     assert_eq!(worker.stopped().await.unwrap_err().kind(), ErrorKind::Config);
 }
 
@@ -234,18 +146,13 @@ async fn a_server_without_the_needed_feature_is_not_worked_for() {
 async fn a_frozen_handler_does_not_keep_others_from_running() {
     let mut server = FakeServer::start();
     let gate = Gate::default();
-    let worker = server
-        .worker()
-        .handler("gate", "v1", gate.handler())
-        .handler("double", "v1", double);
+    let worker = server.worker().handler("gate", "v1", gate.handler()).handler("double", "v1", double);
     let _worker = worker.slots(1).build().unwrap().start().unwrap();
     let mut session = server.session().await;
     session.run("frozen", "gate", "null").await;
     // The server has given the frozen one's lease up, and so its slot.
     session.send(Answer::Dispatch(dispatch("a", "double", "2"))).await;
     let start = session.start().await;
-    session
-        .accept(&start.message_id, Disposition::Applied, VALID)
-        .await;
+    session.accept(&start.message_id, Disposition::Applied, VALID).await;
     assert_eq!(session.finish().await.result, "4");
 }
