@@ -3,9 +3,12 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use orbit::proto::{
-    OperatorReceipt, ResolveCanceled, ResolveFailed, ResolveRetry, ResolveSucceeded, ResolveTaskRequest,
-    Task, TaskError, resolve_task_request::Outcome,
+use orbit::{
+    proto::{
+        ResolveCanceled, ResolveFailed, ResolveRetry, ResolveSucceeded, ResolveTaskRequest, TaskError,
+        resolve_task_request::Outcome,
+    },
+    sdk::Operated,
 };
 use prost_types::Timestamp;
 
@@ -116,7 +119,7 @@ enum OutcomeArgs {
 pub(super) async fn cancel(args: CancelArgs) -> Result<ExitCode, Failure> {
     let canceled = args.client.connect()?.cancel(&args.task, &args.reason).await;
     let canceled = canceled.map_err(|error| args.client.failure(&error))?;
-    show_receipt(args.client.json, canceled.receipt, canceled.task.as_ref())
+    show_receipt(args.client.json, &canceled)
 }
 
 /// Resolves.
@@ -144,15 +147,11 @@ pub(super) async fn resolve(args: ResolveArgs) -> Result<ExitCode, Failure> {
         request_id: String::new(),
     };
     let resolved = client.resolve(request).await.map_err(|error| args.client.failure(&error))?;
-    show_receipt(args.client.json, resolved.receipt, resolved.task.as_ref())
+    show_receipt(args.client.json, &resolved)
 }
 
-fn show_receipt(
-    json: bool,
-    receipt: Option<OperatorReceipt>,
-    task: Option<&Task>,
-) -> Result<ExitCode, Failure> {
-    let receipt = receipt.unwrap_or_default();
+fn show_receipt(json: bool, operated: &Operated) -> Result<ExitCode, Failure> {
+    let receipt = operated.receipt;
     if json {
         let told = Json::Object(vec![
             ("changed", receipt.changed.into()),
@@ -162,7 +161,7 @@ fn show_receipt(
             ("effect_uncertain", receipt.effect_uncertain.into()),
             ("committed_at", moment_json(receipt.committed_at.as_ref())),
         ]);
-        let task = task.map_or(Json::Null, show::basic_task_json);
+        let task = show::basic_task_json(&operated.task);
         return print(&Json::Object(vec![("receipt", told), ("task", task)]).print());
     }
     print(&table::fields(vec![
