@@ -200,12 +200,7 @@ mod tests {
         let mut incoming = Box::pin(incoming(listener, shutdown.clone(), closing.clone()));
         let client = TcpStream::connect(address).await.expect("it listens");
         let server = incoming.next().await.expect("endless").expect("accepted");
-        Pair {
-            client,
-            server,
-            shutdown,
-            closing,
-        }
+        Pair { client, server, shutdown, closing }
     }
 
     #[tokio::test]
@@ -233,9 +228,6 @@ mod tests {
         let mut pair = pair().await;
         let full = vec![0; 64 * 1024 * 1024];
         let (written, ()) = tokio::join!(pair.server.write_all(&full), async { pair.closing.cancel() });
-        assert_eq!(
-            written.map_err(|e| e.kind()),
-            Err(io::ErrorKind::ConnectionAborted)
-        );
+        assert_eq!(written.map_err(|e| e.kind()), Err(io::ErrorKind::ConnectionAborted));
     }
 }

@@ -342,16 +342,8 @@ mod tests {
         for (end, code, reason) in [
             (End::HelloRequired, Code::FailedPrecondition, "HELLO_REQUIRED"),
             (End::BadHello(invalid), Code::InvalidArgument, "INVALID_ARGUMENT"),
-            (
-                End::FeatureRequired("safe-retry/1"),
-                Code::FailedPrecondition,
-                "FEATURE_REQUIRED",
-            ),
-            (
-                End::NotTakenIn(Failure::OutcomeUnknown),
-                Code::Unavailable,
-                "OUTCOME_UNKNOWN",
-            ),
+            (End::FeatureRequired("safe-retry/1"), Code::FailedPrecondition, "FEATURE_REQUIRED"),
+            (End::NotTakenIn(Failure::OutcomeUnknown), Code::Unavailable, "OUTCOME_UNKNOWN"),
             (End::ReaderStalled, Code::ResourceExhausted, "STREAM_STALLED"),
             (End::Draining, Code::Unavailable, "DRAINING"),
         ] {
