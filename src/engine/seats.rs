@@ -481,7 +481,12 @@ impl Seat {
 
     /// An attempt ended, or its lease is lost: its slot is free.
     pub fn released(&self, attempt_id: AttemptId) {
-        self.seats.lock().release(attempt_id);
+        let mut board = self.seats.lock();
+        // Only its own: a worker that names somebody else's attempt frees nothing.
+        if board.holders.get(&attempt_id) == Some(&self.session_id) {
+            board.release(attempt_id);
+        }
+        drop(board);
         self.seats.wake.notify_one();
     }
 
