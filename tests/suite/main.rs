@@ -4,6 +4,7 @@
 
 mod support;
 
+mod atomicity;
 mod cancel;
 mod lifecycle;
 mod review;
