@@ -25,11 +25,6 @@ async fn try_finish(
     worker.engine.finish_attempt(message, &worker.session).await.map(|_| ())
 }
 
-fn slow_retry(submission: &mut orbit::domain::submission::Submission) {
-    submission.policy.initial_delay_ms = 60_000;
-    submission.policy.max_delay_ms = 60_000;
-}
-
 async fn running(rig: &Rig, worker: &mut TestWorker) -> (TaskId, AttemptRef) {
     let id = rig.submit(slow_retry).await;
     let attempt = worker.next().await.attempt;

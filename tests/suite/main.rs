@@ -6,5 +6,9 @@ mod support;
 
 mod atomicity;
 mod cancel;
+mod evidence;
 mod lifecycle;
+mod receipts;
+mod reclaim;
 mod review;
+mod start;

@@ -16,6 +16,13 @@ use super::{database::TestDatabase, rig::Rig};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Picture(Vec<(&'static str, i64)>);
 
+impl Picture {
+    /// All of it but these parts.
+    pub(crate) fn without(&self, parts: &[&str]) -> Vec<(&'static str, i64)> {
+        self.0.iter().filter(|(name, _)| !parts.contains(name)).copied().collect()
+    }
+}
+
 impl TestDatabase {
     /// The database's time, in microseconds, as SQL.
     pub(crate) fn now(&self) -> &'static str {

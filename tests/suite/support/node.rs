@@ -66,7 +66,7 @@ impl Drop for Node {
 }
 
 /// A dead node's SQLite file is free as soon as its last handle has gone.
-async fn open(url: &str) -> Database {
+pub(crate) async fn open(url: &str) -> Database {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         match Database::open(url, DatabaseOptions::default()).await {
