@@ -3,6 +3,7 @@
 pub(crate) mod database;
 pub(crate) mod look;
 pub(crate) mod node;
+pub(crate) mod proxy;
 pub(crate) mod rig;
 
 /// Runs each test on SQLite and on MySQL.
