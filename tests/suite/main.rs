@@ -4,7 +4,16 @@
 
 mod support;
 
+mod atomicity;
 mod cancel;
 mod check;
+mod evidence;
 mod lifecycle;
+mod outage;
+mod pause;
+mod permits;
+mod receipts;
+mod reclaim;
 mod review;
+mod start;
+mod unknown_commit;
