@@ -188,9 +188,9 @@ impl Protocol {
                 }
             }
             Action::Renew { epoch } => {
-                let db = Arc::make_mut(&mut world.db);
-                db.task = renew(&db.task, attempt_ref(epoch), LEASE, now)?;
-                world.truth.promises[index(epoch)].until = db.task.lease()?.lease_until;
+                let task = renew(&before.db.task, attempt_ref(epoch), LEASE, now)?;
+                world.truth.promises[index(epoch)].until = task.lease()?.lease_until;
+                Arc::make_mut(&mut world.db).task = task;
             }
             Action::Crash { worker } => world.workers[worker] = Worker::Idle,
             Action::Look => {
@@ -218,26 +218,25 @@ impl Protocol {
     fn deliver(&self, world: &mut World, message: Message) -> Trace {
         let now = world.now();
         let has_authority = world.has_authority(message.epoch);
-        let db = Arc::make_mut(&mut world.db);
         let mut trace = Trace::default();
+        let write = |db: &mut Arc<Db>, transition| Some(Arc::make_mut(db).apply(transition));
+        let db = &mut world.db;
         let (receipt, event, stored) = match message.body {
             Body::Start => match bugs::start(self, db, message, LEASE, now) {
                 Err(_) => return trace,
                 Ok(StartAnswer::Replay(receipt)) => (receipt, None, false),
-                Ok(StartAnswer::Granted(transition, receipt)) => (receipt, Some(db.apply(*transition)), true),
+                Ok(StartAnswer::Granted(transition, receipt)) => (receipt, write(db, *transition), true),
             },
             Body::Finish { ending, .. } => match bugs::finish(self, db, message, ending, now) {
                 Err(_) => return trace,
                 Ok(FinishAnswer::Replay(receipt)) => (receipt, None, false),
                 Ok(FinishAnswer::Alias { receipt, store }) => (receipt, None, store),
-                Ok(FinishAnswer::Applied(transition, receipt)) => {
-                    (receipt, Some(db.apply(*transition)), true)
-                }
+                Ok(FinishAnswer::Applied(transition, receipt)) => (receipt, write(db, *transition), true),
                 Ok(FinishAnswer::Evidence(_, event, receipt)) => (receipt, Some(*event), true),
             },
         };
         if stored {
-            db.store(message.epoch, receipt.clone());
+            Arc::make_mut(db).store(message.epoch, receipt.clone());
         }
         trace.fresh = event.is_some();
         let applied = trace.fresh && receipt.disposition == laws::APPLIED;
