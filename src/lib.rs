@@ -16,3 +16,8 @@ pub mod server;
 pub mod session;
 #[cfg(feature = "server")]
 pub mod store;
+
+/// The README's Rust code compiles.
+#[cfg(all(doctest, feature = "sdk"))]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -104,8 +104,8 @@ fn routes(
         .add_service(reflection().build_v1alpha()?))
 }
 
-/// Old clients, grpcurl among them, ask for the alpha version. The details of errors are told too, so that such clients
-/// can show them.
+/// Old clients, grpcurl among them, ask for the alpha version. The details of errors belong to it: without their
+/// descriptors such a client shows people base64 in place of a reason.
 fn reflection() -> tonic_reflection::server::Builder<'static> {
     tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTOR_SET)

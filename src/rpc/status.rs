@@ -186,7 +186,7 @@ impl From<&Rejection> for ErrorReply {
                 "IDEMPOTENCY_CONFLICT",
                 format!(
                     "{field} {value} came before with other content: send the same content again, or new content \
-                     under a {field} of its own"
+                     under another {field}"
                 ),
             )
             .about(field, value.clone()),

@@ -38,7 +38,7 @@ async fn claims_since_the_change(database: &TestDatabase) -> i64 {
 
 /// Takes everything that arrives, starts it and finishes it, for ever.
 async fn work(mut worker: TestWorker) {
-    while let Some(event) = worker.seat.next().await {
+    while let Some(event) = worker.events.recv().await {
         if let SeatEvent::Dispatch(dispatch) = event
             && worker.start_as(dispatch.attempt, message_id()).await.is_ok()
         {
@@ -242,7 +242,7 @@ mod two_nodes {
                 seats.spawn(async move {
                     barrier.wait().await;
                     let mut worker = TestWorker::sit(&engine, 4).await;
-                    let first = timeout(Duration::from_millis(150), worker.seat.next()).await;
+                    let first = timeout(Duration::from_millis(150), worker.events.recv()).await;
                     (worker, first.ok().flatten())
                 });
             }

@@ -48,7 +48,7 @@ fn hasty() -> EngineOptions {
 /// Takes attempts and does with them what the dice say: also forgets them, or sits on them.
 async fn whimsical_worker(engine: Engine, mut dice: Dice) {
     let mut worker = TestWorker::sit(&engine, 3).await;
-    while let Some(event) = worker.seat.next().await {
+    while let Some(event) = worker.events.recv().await {
         let SeatEvent::Dispatch(dispatch) = event else { continue };
         let attempt = dispatch.attempt;
         if dice.roll(12) == 0 {
@@ -74,7 +74,7 @@ async fn whimsical_worker(engine: Engine, mut dice: Dice) {
 }
 
 async fn honest_worker(mut worker: TestWorker) {
-    while let Some(event) = worker.seat.next().await {
+    while let Some(event) = worker.events.recv().await {
         if let SeatEvent::Dispatch(dispatch) = event
             && worker.start_as(dispatch.attempt, message_id()).await.is_ok()
         {

@@ -5,6 +5,8 @@ pub(crate) mod look;
 pub(crate) mod node;
 pub(crate) mod proxy;
 pub(crate) mod rig;
+pub(crate) mod server;
+pub(crate) mod stream;
 
 /// Runs each test on SQLite and on MySQL.
 macro_rules! on_every_database {
@@ -41,10 +43,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// Waits until something is so, at most `limit`.
-pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
+pub(crate) async fn eventually<T>(
     what: &str,
     limit: Duration,
-    mut look: impl FnMut() -> F,
+    mut look: impl AsyncFnMut() -> Option<T>,
 ) -> T {
     let deadline = Instant::now() + limit;
     loop {
