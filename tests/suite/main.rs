@@ -19,6 +19,7 @@ mod readme;
 mod receipts;
 mod reclaim;
 mod review;
+mod routing;
 mod start;
 mod submit;
 mod unknown_commit;
