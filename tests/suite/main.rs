@@ -15,4 +15,5 @@ mod receipts;
 mod reclaim;
 mod review;
 mod start;
+mod trials;
 mod unknown_commit;
