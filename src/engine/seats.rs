@@ -296,6 +296,7 @@ impl Seats {
                 routes: share.routes,
                 slots,
                 bytes: UNSTARTED_BYTES.saturating_sub(sitting.unstarted_bytes()),
+                to: sitting.sender.clone(),
             });
         }
         if asks.is_empty() {

@@ -22,4 +22,5 @@ mod review;
 mod routing;
 mod start;
 mod submit;
+mod trials;
 mod unknown_commit;

@@ -9,10 +9,11 @@ use orbit::{
         task::StateName,
     },
     engine::{Engine, EngineOptions, SeatEvent},
+    store::{Database, DatabaseOptions},
 };
 use tokio::{sync::Barrier, task::JoinSet, time::timeout};
 
-use crate::support::{database::TestDatabase, eventually, on_every_database, rig::*};
+use crate::support::{database::TestDatabase, eventually, on_every_database, proxy::Proxy, rig::*};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -224,6 +225,45 @@ mod two_nodes {
         let other = Engine::start(rig.database.open().await, without_reaper()).await.expect("started");
         let engines = vec![rig.engine.clone(), other];
         pause_among_claims(rig, engines, 10).await;
+    }
+
+    // Both have seen an unlimited queue and are about to look at it again, when it becomes limited.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_limit_set_in_the_middle_of_two_claims_holds() {
+        let database = TestDatabase::mysql().await;
+        let proxy = Proxy::before(&database.url).await;
+        let url = proxy.url(&database.url);
+        let rig = Rig::new(database, without_reaper()).await;
+        submit_many(&rig.engine, 4).await;
+        let (mut engines, mut workers) = (Vec::new(), Vec::new());
+        for _ in 0..2 {
+            let opened = Database::open(&url, DatabaseOptions::default()).await.expect("opened");
+            engines.push(Engine::start(opened, without_reaper()).await.expect("started"));
+        }
+        proxy.hold("FOR SHARE");
+        for engine in &engines {
+            workers.push(TestWorker::sit(engine, 1).await);
+        }
+        eventually("both are in the middle", LIMIT, || async { (proxy.held() == 2).then_some(()) }).await;
+        change(&rig.engine, limited(1)).await;
+        proxy.let_go();
+        // One of them gets the permit, then or with its next look.
+        eventually("a claim", LIMIT, || async {
+            (permits_stay_within(&rig.database, 1).await == 1).then_some(())
+        })
+        .await;
+        for engine in &engines {
+            // Whatever was under way is done before a change of the queue.
+            change(engine, limited(1)).await;
+        }
+        assert_eq!(permits_stay_within(&rig.database, 1).await, 1);
+        drop(workers);
+        for engine in &engines {
+            engine.shutdown().await;
+        }
+        drop(engines);
+        rig.end().await;
+        proxy.end().await;
     }
 
     // The limit counts over all nodes: two of them want the last permit at a barrier.

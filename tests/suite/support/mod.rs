@@ -1,5 +1,6 @@
 //! What tests stand on: a database, an engine on it, a worker's view of it.
 
+pub(crate) mod blocker;
 pub(crate) mod database;
 pub(crate) mod look;
 pub(crate) mod node;

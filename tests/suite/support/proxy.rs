@@ -53,6 +53,9 @@ struct Shared {
     weather: watch::Sender<Weather>,
     fates: Mutex<VecDeque<CommitFate>>,
     lost: AtomicUsize,
+    /// Packets with this text wait.
+    held_text: watch::Sender<Option<&'static str>>,
+    held: AtomicUsize,
 }
 
 impl Proxy {
@@ -67,6 +70,8 @@ impl Proxy {
             weather: watch::Sender::new(Weather::Fine),
             fates: Mutex::default(),
             lost: AtomicUsize::new(0),
+            held_text: watch::Sender::new(None),
+            held: AtomicUsize::new(0),
         });
         let (tasks, end) = (TaskTracker::new(), CancellationToken::new());
         tasks.spawn(accept(listener, shared.clone(), tasks.clone(), end.clone()));
@@ -105,6 +110,21 @@ impl Proxy {
         self.shared.lost.load(Ordering::SeqCst)
     }
 
+    /// From now on packets that contain a text wait; a statement does so when a connection prepares it, once.
+    pub(crate) fn hold(&self, text: &'static str) {
+        self.shared.held_text.send_replace(Some(text));
+    }
+
+    /// They go on.
+    pub(crate) fn let_go(&self) {
+        self.shared.held_text.send_replace(None);
+    }
+
+    /// How many have had to wait.
+    pub(crate) fn held(&self) -> usize {
+        self.shared.held.load(Ordering::SeqCst)
+    }
+
     pub(crate) async fn end(self) {
         self.end.cancel();
         self.tasks.close();
@@ -120,6 +140,16 @@ impl Shared {
     async fn fine(&self) {
         // The sender lives as long as this does.
         let _ = self.weather.subscribe().wait_for(|w| *w == Weather::Fine).await;
+    }
+
+    async fn let_go(&self, packet: &[u8]) {
+        let mut held_text = self.held_text.subscribe();
+        let waits =
+            |text: &Option<&str>| text.is_some_and(|t| packet.windows(t.len()).any(|w| w == t.as_bytes()));
+        if waits(&held_text.borrow_and_update()) {
+            self.held.fetch_add(1, Ordering::SeqCst);
+            let _ = held_text.wait_for(|text| !waits(text)).await;
+        }
     }
 
     async fn is_cut(&self) {
@@ -197,6 +227,7 @@ async fn requests(
                 return Ok(Some(Late { after, server, packet }));
             }
         }
+        shared.let_go(&packet).await;
         shared.fine().await;
         server.write_all(&packet).await?;
     }
