@@ -1,5 +1,7 @@
 //! A database for one test.
 
+use std::net::{SocketAddr, ToSocketAddrs as _};
+
 use orbit::store::{Access, Database, DatabaseOptions};
 use sea_orm::{ConnectOptions, ConnectionTrait as _, DatabaseConnection, DbBackend, Statement};
 use tempfile::TempDir;
@@ -45,6 +47,25 @@ impl TestDatabase {
 
     pub(crate) fn is_mysql(&self) -> bool {
         matches!(self.keep, Keep::MySql { .. })
+    }
+
+    /// Where the MySQL server listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        let authority = self.authority();
+        let mut addresses = authority.to_socket_addrs().unwrap_or_else(|e| panic!("{authority}: {e}"));
+        addresses.next().expect("an address")
+    }
+
+    /// This database's URL, reached through that address.
+    pub(crate) fn url_through(&self, address: SocketAddr) -> String {
+        self.url.replacen(self.authority(), &address.to_string(), 1)
+    }
+
+    /// `host:port` of the URL.
+    fn authority(&self) -> &str {
+        let rest = self.url.split_once("://").expect("a MySQL URL").1;
+        let rest = rest.split_once('/').expect("a database").0;
+        rest.rsplit_once('@').map_or(rest, |(_, authority)| authority)
     }
 
     pub(crate) async fn open(&self) -> Database {

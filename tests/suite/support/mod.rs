@@ -8,6 +8,7 @@ pub(crate) mod proxy;
 pub(crate) mod rig;
 pub(crate) mod server;
 pub(crate) mod stream;
+pub(crate) mod tcp_proxy;
 
 /// Runs each test on SQLite and on MySQL.
 macro_rules! on_every_database {
