@@ -145,3 +145,17 @@ fn what_has_not_been_written_yet_is_not_sent_again() {
     worker.pass(60_000);
     worker.finish();
 }
+
+#[test]
+fn a_draining_worker_needs_a_stream_for_living_leases_and_messages_only() {
+    let mut worker = Worker::connected();
+    worker.running("a");
+    assert_eq!(worker.protocol.patience(), Duration::from_secs(1));
+    worker.protocol.drain();
+    assert!(worker.protocol.wants_stream());
+    worker.lease("a", LOST);
+    assert!(!worker.protocol.wants_stream());
+    assert_eq!(worker.protocol.patience(), Duration::MAX);
+    worker.end("a");
+    assert!(worker.protocol.wants_stream());
+}
