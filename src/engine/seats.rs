@@ -499,7 +499,7 @@ impl Seat {
     }
 
     /// Attempts it holds, those on their way included.
-    fn in_flight(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         let board = self.seats.lock();
         board.seats.get(&self.session_id).map_or(0, |s| s.held.len() + s.asked as usize)
     }

@@ -2,6 +2,8 @@
 //!
 //! The MySQL server is the one at `ORBIT_TEST_MYSQL_URL`, which `tests/run` provides.
 
+#![cfg(feature = "server")]
+
 mod support;
 
 mod atomicity;

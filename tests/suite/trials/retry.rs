@@ -30,7 +30,7 @@ fn quick() -> EngineOptions {
 
 /// A worker that calls every attempt a failure that may be retried, for ever.
 async fn always_failing(mut worker: TestWorker) {
-    while let Some(event) = worker.seat.next().await {
+    while let Some(event) = worker.events.recv().await {
         if let SeatEvent::Dispatch(dispatch) = event {
             worker.start(dispatch.attempt).await;
             worker.finish(dispatch.attempt, failed(true)).await;
