@@ -169,9 +169,9 @@ on_every_database! {
         assert!([second, third].contains(&next.attempt.task_id));
         worker.start(next.attempt).await;
         worker.finish(next.attempt, succeeded()).await;
-        let last = worker.next().await.attempt;
-        worker.start(last).await;
-        worker.finish(last, succeeded()).await;
+        let third_one = worker.next().await.attempt;
+        worker.start(third_one).await;
+        worker.finish(third_one, succeeded()).await;
         for id in [second, third] {
             let kinds = rig.kinds(id).await;
             assert_eq!(kinds.iter().filter(|k| **k == EventKind::Succeeded).count(), 1);
