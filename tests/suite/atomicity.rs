@@ -32,7 +32,7 @@ async fn running(rig: &Rig, worker: &mut TestWorker) -> (TaskId, AttemptRef) {
     (id, attempt)
 }
 
-fn impossible(failure: Result<(), Failure>) {
+fn impossible(failure: &Result<(), Failure>) {
     assert!(matches!(failure, Err(Failure::Inconsistent { .. })), "{failure:?}");
 }
 
@@ -46,7 +46,7 @@ on_every_database! {
                 let message_id = message_id();
                 let before = rig.database.picture().await;
                 rig.database.refuse_inserts(table, ALWAYS).await;
-                impossible(try_finish(&worker, attempt, message_id, report.clone()).await);
+                impossible(&try_finish(&worker, attempt, message_id, report.clone()).await);
                 assert_eq!(rig.database.picture().await, before, "{table} {report:?}");
                 assert!(rig.engine.renew(&[attempt]).await.expect("told").iter().all(|l| l.valid));
                 rig.database.allow_inserts(table).await;
@@ -73,7 +73,7 @@ on_every_database! {
         let message_id = message_id();
         let before = rig.database.picture().await;
         rig.database.refuse_inserts("reviews", ALWAYS).await;
-        impossible(try_finish(&worker, attempt, message_id, unknown()).await);
+        impossible(&try_finish(&worker, attempt, message_id, unknown()).await);
         assert_eq!(rig.database.picture().await, before);
         rig.database.allow_inserts("reviews").await;
         worker.finish_as(attempt, message_id, unknown()).await.expect("applied");
@@ -90,7 +90,7 @@ on_every_database! {
             let message_id = message_id();
             let before = rig.database.picture().await;
             rig.database.refuse_inserts(table, ALWAYS).await;
-            impossible(try_finish(&worker, attempt, message_id, succeeded()).await);
+            impossible(&try_finish(&worker, attempt, message_id, succeeded()).await);
             assert_eq!(rig.database.picture().await, before, "{table}");
             rig.database.allow_inserts(table).await;
             let (receipt, replayed) =
@@ -110,7 +110,7 @@ on_every_database! {
             let message = Start { message_id: message_id(), attempt };
             let before = rig.database.picture().await;
             rig.database.refuse_inserts(table, ALWAYS).await;
-            impossible(worker.engine.start_attempt(message, &worker.session).await.map(|_| ()));
+            impossible(&worker.engine.start_attempt(message, &worker.session).await.map(|_| ()));
             assert_eq!(rig.database.picture().await, before, "{table}");
             rig.database.allow_inserts(table).await;
             let (receipt, replayed) = worker.start_as(attempt, message.message_id).await.expect("granted");
@@ -127,7 +127,7 @@ on_every_database! {
             let submission = submission();
             let before = rig.database.picture().await;
             rig.database.refuse_inserts(table, ALWAYS).await;
-            impossible(rig.engine.submit(submission.clone()).await.map(|_| ()));
+            impossible(&rig.engine.submit(submission.clone()).await.map(|_| ()));
             assert_eq!(rig.database.picture().await, before, "{table}");
             rig.database.allow_inserts(table).await;
             assert!(!rig.engine.submit(submission).await.expect("accepted").replayed);
@@ -188,7 +188,7 @@ on_every_database! {
         for table in ["events", "requests", "cancels"] {
             let before = rig.database.picture().await;
             rig.database.refuse_inserts(table, ALWAYS).await;
-            impossible(rig.engine.cancel_task(id, String::new(), request()).await.map(|_| ()));
+            impossible(&rig.engine.cancel_task(id, String::new(), request()).await.map(|_| ()));
             assert_eq!(rig.database.picture().await, before, "{table}");
             assert!(rig.task(id).await.task.cancel.is_none());
             rig.database.allow_inserts(table).await;

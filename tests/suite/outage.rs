@@ -156,9 +156,9 @@ async fn a_finish_right_after_an_outage_is_applied() {
         let mut worker = rig.worker(16).await;
         let attempts = run_many(&rig.engine, &mut worker, 10).await;
         if round == 0 {
-            proxy.freeze()
+            proxy.freeze();
         } else {
-            proxy.cut()
+            proxy.cut();
         }
         sleep(Duration::from_millis(1_500)).await;
         // Sent while nothing answers, judged when it does.

@@ -338,8 +338,7 @@ async fn lapsed(rig: &Rig, worker: &mut TestWorker, started: bool) -> (TaskId, A
 async fn reclaimed_once(rig: &Rig, id: TaskId, node_id: &str) {
     let record = rig.task(id).await;
     assert_eq!((record.task.state.name(), record.task.attempt_count), (StateName::Waiting, 1));
-    let count = |table: &str| format!("SELECT COUNT(*) FROM {table}");
-    assert_eq!(rig.database.number(&count("leases")).await, 0);
+    assert_eq!(rig.database.number("SELECT COUNT(*) FROM leases").await, 0);
     let events = rig.events(id).await;
     let requeued: Vec<_> = events.iter().filter(|e| e.kind == EventKind::Requeued).collect();
     assert_eq!(requeued.len(), 1);
@@ -368,8 +367,8 @@ mod many_nodes {
             let (id, attempt) = lapsed(&rig, &mut worker, round % 2 == 0).await;
             let barrier = Arc::new(Barrier::new(nodes));
             let mut sweeps = JoinSet::new();
-            for engine in engines.iter().cloned() {
-                let barrier = barrier.clone();
+            for engine in &engines {
+                let (engine, barrier) = (engine.clone(), barrier.clone());
                 sweeps.spawn(async move {
                     barrier.wait().await;
                     (engine.node_id().clone(), engine.sweep().await.expect("swept").changed)

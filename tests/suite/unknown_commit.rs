@@ -269,7 +269,7 @@ async fn two_lanes_do_not_wait_for_each_others_trouble() {
     let rig = Rig { engine: Engine::start(opened, options).await.expect("started"), database };
     rig.engine.create_queue(QUEUE.to_owned(), 0, request()).await.expect("a queue");
     rig.submit(|_| {}).await;
-    proxy.next_commits(&[CommitFate::ArrivesLate(Duration::from_millis(1_000))]);
+    proxy.next_commits(&[CommitFate::ArrivesLate(Duration::from_secs(1))]);
     let submissions: Vec<_> = (0..40).map(|_| submission()).collect();
     let began = tokio::time::Instant::now();
     let answers = futures_util::future::join_all(submissions.into_iter().map(|s| async {

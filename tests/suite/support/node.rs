@@ -33,14 +33,6 @@ impl Node {
         self.engine.clone()
     }
 
-    /// Does something in the node's own runtime; none if the node died over it.
-    pub(crate) async fn run<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> Option<T> {
-        self.runtime.as_ref()?.spawn(work).await.ok()
-    }
-
     /// Leaves something to go on in the node's own runtime, until it dies.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = &self.runtime {

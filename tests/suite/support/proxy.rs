@@ -145,10 +145,10 @@ impl Shared {
     async fn let_go(&self, packet: &[u8]) {
         let mut held_text = self.held_text.subscribe();
         let waits =
-            |text: &Option<&str>| text.is_some_and(|t| packet.windows(t.len()).any(|w| w == t.as_bytes()));
-        if waits(&held_text.borrow_and_update()) {
+            |text: Option<&str>| text.is_some_and(|t| packet.windows(t.len()).any(|w| w == t.as_bytes()));
+        if waits(*held_text.borrow_and_update()) {
             self.held.fetch_add(1, Ordering::SeqCst);
-            let _ = held_text.wait_for(|text| !waits(text)).await;
+            let _ = held_text.wait_for(|text| !waits(*text)).await;
         }
     }
 

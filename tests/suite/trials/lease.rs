@@ -29,7 +29,7 @@ fn quick() -> EngineOptions {
 }
 
 async fn work(mut worker: TestWorker) {
-    while let Some(event) = worker.events.recv().await {
+    while let Some(event) = worker.seat.next().await {
         if let SeatEvent::Dispatch(dispatch) = event
             && worker.start_as(dispatch.attempt, message_id()).await.is_ok()
         {
@@ -169,9 +169,9 @@ on_every_database! {
         assert!([second, third].contains(&next.attempt.task_id));
         worker.start(next.attempt).await;
         worker.finish(next.attempt, succeeded()).await;
-        let final_one = worker.next().await.attempt;
-        worker.start(final_one).await;
-        worker.finish(final_one, succeeded()).await;
+        let third_one = worker.next().await.attempt;
+        worker.start(third_one).await;
+        worker.finish(third_one, succeeded()).await;
         for id in [second, third] {
             let kinds = rig.kinds(id).await;
             assert_eq!(kinds.iter().filter(|k| **k == EventKind::Succeeded).count(), 1);

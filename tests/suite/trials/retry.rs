@@ -81,7 +81,7 @@ on_every_database! {
         let policy = rig.task(id).await.task.policy;
         let mut failing = tokio::task::JoinSet::new();
         failing.spawn(always_failing(rig.worker(1).await));
-        eventually("it fails", Duration::from_secs(60), || async {
+        eventually("it fails", Duration::from_mins(1), || async {
             (rig.task(id).await.task.state.name() == StateName::Failed).then_some(())
         }).await;
         failing.shutdown().await;

@@ -96,8 +96,8 @@ on_every_database! {
         rig.engine.create_queue("Default".to_owned(), 0, request()).await.expect("another queue");
         for (queue, handler) in [("Default", HANDLER.0), (QUEUE, "Text.Normalize"), (QUEUE, "text.NORMALIZE")] {
             rig.submit(|s| {
-                s.queue_id = queue.to_owned();
-                s.handler = handler.to_owned();
+                queue.clone_into(&mut s.queue_id);
+                handler.clone_into(&mut s.handler);
             }).await;
         }
         worker.nothing_for(Duration::from_millis(400)).await;
