@@ -2,7 +2,8 @@
 
 // Generated code keeps its own style.
 #[expect(clippy::pedantic, reason = "generated")]
-#[expect(clippy::allow_attributes, reason = "generated")]
+// Only the server's half of it says `allow`.
+#[cfg_attr(feature = "server", expect(clippy::allow_attributes, reason = "generated"))]
 mod generated {
     tonic::include_proto!("orbit.v1");
 }

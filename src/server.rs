@@ -31,7 +31,7 @@ use crate::{
 pub use database_url::DatabaseUrl;
 pub use embedded::Embedded;
 pub use error::StartError;
-pub use schema::{Migrated, SchemaStatus, migrate, schema_status};
+pub use schema::{Migrated, SchemaStatus, check, migrate, schema_status};
 
 /// Where a server listens unless told otherwise.
 pub const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7070);

@@ -45,6 +45,7 @@ fn every_command_explains_itself() {
         "dev",
         "serve",
         "migrate",
+        "check",
         "queue",
         "queue create",
         "queue list",
@@ -56,6 +57,10 @@ fn every_command_explains_itself() {
         "task submit",
         "task get",
         "task attempts",
+        "task events",
+        "task explain",
+        "task cancel",
+        "task resolve",
     ];
     for command in commands {
         let mut args: Vec<_> = command.split_whitespace().collect();

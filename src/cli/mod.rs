@@ -1,5 +1,6 @@
 //! The command line: reads what to do, starts it, and ends the process with the right code.
 
+mod check;
 mod client;
 mod dev;
 mod failure;
@@ -45,6 +46,7 @@ enum Command {
     Dev(dev::DevArgs),
     Serve(serve::ServeArgs),
     Migrate(migrate::MigrateArgs),
+    Check(check::CheckArgs),
     Queue(queue::QueueArgs),
     Task(task::TaskArgs),
 }
@@ -56,6 +58,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Dev(args) => on_all_cores(dev::run(args)),
         Command::Serve(args) => on_all_cores(serve::run(args)),
         Command::Migrate(args) => on_one_core(migrate::run(args)),
+        Command::Check(args) => on_one_core(check::run(args)),
         Command::Queue(args) => on_one_core(queue::run(args)),
         Command::Task(args) => on_one_core(task::run(args)),
     };

@@ -1,5 +1,7 @@
-//! `orbit task`: submitting tasks and looking at them.
+//! `orbit task`: submitting tasks, looking at them, and what people do to them.
 
+mod events;
+mod operate;
 mod show;
 mod submit;
 
@@ -7,15 +9,16 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use super::{client::ClientArgs, failure::Failure, print};
+use super::{client::ClientArgs, failure::Failure, json::Json, print};
 
 const EXAMPLES: &str = "\
 Examples:
   orbit task submit --handler text.normalize --payload '{\"text\":\"  hello  \"}'
   orbit task get 0197c1a8-6c5e-7e3a-9f0b-2d4c6a8e0f12
-  orbit task attempts 0197c1a8-6c5e-7e3a-9f0b-2d4c6a8e0f12 --json";
+  orbit task attempts 0197c1a8-6c5e-7e3a-9f0b-2d4c6a8e0f12 --json
+  orbit task explain 0197c1a8-6c5e-7e3a-9f0b-2d4c6a8e0f12";
 
-/// Submit tasks and look at them
+/// Submit tasks, look at them, cancel and resolve them
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TaskArgs {
@@ -48,9 +51,29 @@ enum TaskCommand {
         #[command(flatten)]
         client: ClientArgs,
     },
+    /// List every change of a task, oldest first
+    #[command(after_help = "Example:\n  orbit task events 0197c1a8-6c5e-7e3a-9f0b-2d4c6a8e0f12")]
+    Events {
+        /// The task's id, a UUID
+        #[arg(value_name = "TASK_ID")]
+        task: String,
+        #[command(flatten)]
+        client: ClientArgs,
+    },
+    /// Say in words why a task is where it is, what it waits for, what happens next
+    #[command(after_help = "Example:\n  orbit task explain 0197c1a8-6c5e-7e3a-9f0b-2d4c6a8e0f12")]
+    Explain {
+        /// The task's id, a UUID
+        #[arg(value_name = "TASK_ID")]
+        task: String,
+        #[command(flatten)]
+        client: ClientArgs,
+    },
+    Cancel(operate::CancelArgs),
+    Resolve(Box<operate::ResolveArgs>),
 }
 
-/// Submits or shows.
+/// Does what is asked for.
 pub(crate) async fn run(args: TaskArgs) -> Result<ExitCode, Failure> {
     match args.command {
         TaskCommand::Submit(args) => submit::run(*args).await,
@@ -62,5 +85,22 @@ pub(crate) async fn run(args: TaskArgs) -> Result<ExitCode, Failure> {
             let attempts = client.connect()?.attempts(&task).await.map_err(|error| client.failure(&error))?;
             print(&if client.json { show::attempts_json(&attempts) } else { show::attempts_table(&attempts) })
         }
+        TaskCommand::Events { task, client } => {
+            let events = client.connect()?.events(&task).await.map_err(|error| client.failure(&error))?;
+            print(&if client.json { events::events_json(&events) } else { events::events_table(&events) })
+        }
+        TaskCommand::Explain { task, client } => {
+            let orbit = client.connect()?;
+            let events = orbit.events(&task).await.map_err(|error| client.failure(&error))?;
+            let task = orbit.get(&task).await.map_err(|error| client.failure(&error))?;
+            let words = events::explanation(&task, &events);
+            print(&if client.json {
+                Json::Object(vec![("explanation", words.trim_end().into())]).print()
+            } else {
+                words
+            })
+        }
+        TaskCommand::Cancel(args) => operate::cancel(args).await,
+        TaskCommand::Resolve(args) => operate::resolve(*args).await,
     }
 }

@@ -1,6 +1,6 @@
 //! Values of the contract as people and scripts read them.
 
-use orbit::proto::{AttemptState, Decision, Outcome, RecoverySafety, TaskState};
+use orbit::proto::{AttemptState, Cause, Decision, Outcome, RecoverySafety, TaskState};
 use prost_types::Timestamp;
 
 use super::json::Json;
@@ -30,6 +30,7 @@ names! {
     Decision "DECISION_";
     Outcome "OUTCOME_";
     RecoverySafety "RECOVERY_SAFETY_";
+    Cause "CAUSE_";
 }
 
 /// A moment in RFC 3339, UTC; empty if absent.

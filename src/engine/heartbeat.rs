@@ -28,7 +28,10 @@ pub(super) async fn run(engine: Engine, healthy: watch::Sender<bool>) {
                 }
             }
             Ok(Err(fault)) => tracing::debug!(%fault, "heartbeat failed"),
-            Err(_) => tracing::debug!("heartbeat timed out"),
+            Err(_) => {
+                tracing::debug!("heartbeat timed out");
+                engine.inner.database.renew_connections().await;
+            }
         }
         if answered.elapsed() >= AWAY_AFTER && healthy.send_replace(false) {
             tracing::warn!("the database does not answer; submits are refused until it does");

@@ -296,6 +296,7 @@ impl Seats {
                 routes: share.routes,
                 slots,
                 bytes: UNSTARTED_BYTES.saturating_sub(sitting.unstarted_bytes()),
+                to: sitting.sender.clone(),
             });
         }
         if asks.is_empty() {
@@ -481,7 +482,12 @@ impl Seat {
 
     /// An attempt ended, or its lease is lost: its slot is free.
     pub fn released(&self, attempt_id: AttemptId) {
-        self.seats.lock().release(attempt_id);
+        let mut board = self.seats.lock();
+        // Only its own: a worker that names somebody else's attempt frees nothing.
+        if board.holders.get(&attempt_id) == Some(&self.session_id) {
+            board.release(attempt_id);
+        }
+        drop(board);
         self.seats.wake.notify_one();
     }
 
@@ -493,7 +499,7 @@ impl Seat {
     }
 
     /// Attempts it holds, those on their way included.
-    fn in_flight(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         let board = self.seats.lock();
         board.seats.get(&self.session_id).map_or(0, |s| s.held.len() + s.asked as usize)
     }

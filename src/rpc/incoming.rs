@@ -178,3 +178,56 @@ impl AsyncWrite for Connection {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    struct Pair {
+        client: TcpStream,
+        server: Connection,
+        shutdown: CancellationToken,
+        closing: CancellationToken,
+    }
+
+    async fn pair() -> Pair {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let (shutdown, closing) = (CancellationToken::new(), CancellationToken::new());
+        let mut incoming = Box::pin(incoming(listener, shutdown.clone(), closing.clone()));
+        let client = TcpStream::connect(address).await.expect("it listens");
+        let server = incoming.next().await.expect("endless").expect("accepted");
+        Pair { client, server, shutdown, closing }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_said_nothing_does_not_outlast_a_shutdown() {
+        let mut pair = pair().await;
+        let (read, ()) = tokio::join!(pair.server.read_u8(), async { pair.shutdown.cancel() });
+        assert_eq!(read.map_err(|e| e.kind()), Err(io::ErrorKind::TimedOut));
+    }
+
+    #[tokio::test]
+    async fn one_that_introduced_itself_does_until_the_server_closes() {
+        let mut pair = pair().await;
+        let mut preface = [0; PREFACE_BYTES];
+        pair.client.write_all(&[7; PREFACE_BYTES]).await.expect("open");
+        pair.server.read_exact(&mut preface).await.expect("open");
+        pair.shutdown.cancel();
+        pair.client.write_u8(8).await.expect("open");
+        assert_eq!(pair.server.read_u8().await.ok(), Some(8));
+        let (read, ()) = tokio::join!(pair.server.read_u8(), async { pair.closing.cancel() });
+        assert_eq!(read.map_err(|e| e.kind()), Err(io::ErrorKind::ConnectionAborted));
+    }
+
+    #[tokio::test]
+    async fn closing_also_breaks_a_write_that_nobody_reads() {
+        let mut pair = pair().await;
+        let full = vec![0; 64 * 1024 * 1024];
+        let (written, ()) = tokio::join!(pair.server.write_all(&full), async { pair.closing.cancel() });
+        assert_eq!(written.map_err(|e| e.kind()), Err(io::ErrorKind::ConnectionAborted));
+    }
+}

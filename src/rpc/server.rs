@@ -22,10 +22,13 @@ use crate::{
 
 use super::{errors::ErrorInfoOnAll, incoming::incoming, queue::Queues, task::Tasks, worker::Workers};
 
-/// The largest message that is read, in bytes. A request has 4 MiB at most; beyond that there is room so that a payload
-/// or a result of 16 MiB still gets an answer that says what is wrong with it, instead of a broken stream that a worker
-/// would only open again.
-const MESSAGE_BYTES_MAX: usize = 20 * 1024 * 1024;
+/// The largest request of a unary call, in bytes, unless payloads may be larger.
+const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Room for what surrounds the texts of a request, in bytes.
+const REQUEST_FRAME_BYTES: usize = 64 * 1024;
+/// The largest message that is read on a worker stream, in bytes. A result of up to 16 MiB gets an answer that says what
+/// is wrong with it: if the stream broke instead, the worker would open it again and send the same.
+const WORKER_MESSAGE_BYTES_MAX: usize = 20 * 1024 * 1024;
 
 /// Streams that a client may have open on one connection: hundreds of workers and as many unary calls beside them.
 const STREAMS_MAX: u32 = 10_000;
@@ -88,12 +91,15 @@ fn routes(
     let tasks = TaskServiceServer::new(Tasks::new(engine.clone()));
     let queues = QueueServiceServer::new(Queues::new(engine.clone()));
     let workers = WorkerServiceServer::new(Workers::new(engine.clone(), sessions));
+    let payload_bytes_max = engine.text_bytes_max();
+    let request_bytes_max = REQUEST_BYTES_MAX.max(payload_bytes_max) + REQUEST_FRAME_BYTES;
+    let worker_bytes_max = WORKER_MESSAGE_BYTES_MAX.max(payload_bytes_max + REQUEST_FRAME_BYTES);
     // No compression is accepted: a small message could stand for a huge one. Answers have no limit of their own, since
     // what was accepted must be readable; pages are cut where they are made.
     Ok(Routes::new(health)
-        .add_service(tasks.max_decoding_message_size(MESSAGE_BYTES_MAX))
-        .add_service(queues.max_decoding_message_size(MESSAGE_BYTES_MAX))
-        .add_service(workers.max_decoding_message_size(MESSAGE_BYTES_MAX))
+        .add_service(tasks.max_decoding_message_size(request_bytes_max))
+        .add_service(queues.max_decoding_message_size(request_bytes_max))
+        .add_service(workers.max_decoding_message_size(worker_bytes_max))
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?))
 }
@@ -128,6 +134,8 @@ pub async fn serve(
     tasks.close();
 
     let closing = CancellationToken::new();
+    // Connections do not outlive this call, even if it is dropped before its end.
+    let _close = closing.clone().drop_guard();
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))

@@ -26,6 +26,8 @@ pub(crate) const ERROR_DOMAIN: &str = "orbit";
 /// The longest description of one bad field, in characters. Details travel in a header, and common clients read headers
 /// of 8 KiB in all.
 const DESCRIPTION_CHARS_MAX: usize = 200;
+/// The longest message about several bad fields, in characters.
+const MESSAGE_CHARS_MAX: usize = 600;
 
 /// An error as it is told to a caller, in a status or inside a command's result.
 pub(crate) struct ErrorReply {
@@ -54,12 +56,16 @@ impl ErrorReply {
 
     /// One or more bad fields.
     pub(crate) fn invalid(problems: &[FieldProblem]) -> Self {
-        let described: Vec<_> = problems.iter().map(|p| (p.field, shortened(&p.description))).collect();
+        let described: Vec<_> =
+            problems.iter().map(|p| (p.field, shortened(&p.description, DESCRIPTION_CHARS_MAX))).collect();
         let texts: Vec<_> = described.iter().map(|(f, d)| format!("{f} {d}")).collect();
         let fields: Vec<_> = described.iter().map(|(f, _)| *f).collect();
-        let mut reply =
-            Self::new(Code::InvalidArgument, shared_reason(problems), shortened(&texts.join("; ")))
-                .about("fields", fields.join(","));
+        let mut reply = Self::new(
+            Code::InvalidArgument,
+            shared_reason(problems),
+            shortened(&texts.join("; "), MESSAGE_CHARS_MAX),
+        )
+        .about("fields", fields.join(","));
         let violations: Vec<_> = described.into_iter().map(|(f, d)| FieldViolation::new(f, d)).collect();
         reply.details.set_bad_request(violations);
         reply
@@ -140,8 +146,8 @@ fn shared_reason(problems: &[FieldProblem]) -> &'static str {
     }
 }
 
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(DESCRIPTION_CHARS_MAX) {
+fn shortened(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
@@ -270,6 +276,10 @@ pub(crate) fn explained(status: &Status) -> Status {
         // The transport's own words for a message above the limit, and for one that is no message.
         Code::OutOfRange => unreadable("PAYLOAD_TOO_LARGE"),
         Code::Internal => unreadable("INVALID_ARGUMENT"),
+        Code::Unimplemented if status.message().is_empty() => {
+            let message = "this server does not know the method: ask its reflection for those it knows";
+            ErrorReply::new(Code::Unimplemented, "UNIMPLEMENTED", message)
+        }
         Code::Unimplemented => ErrorReply::new(Code::Unimplemented, "UNIMPLEMENTED", status.message()),
         Code::NotFound => ErrorReply::new(Code::NotFound, "NOT_FOUND", status.message()),
         other => ErrorReply::new(other, "TRANSPORT", status.message()),

@@ -232,7 +232,7 @@ impl Client {
     }
 }
 
-fn tasks(transport: Transport) -> TaskServiceClient<Transport> {
+pub(crate) fn tasks(transport: Transport) -> TaskServiceClient<Transport> {
     TaskServiceClient::new(transport).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }
 

@@ -9,12 +9,14 @@ mod call;
 mod client;
 mod endpoint;
 mod error;
+mod operate;
 mod queues;
 mod submit;
 mod worker;
 
 pub use client::{Client, ClientBuilder, DEFAULT_CALL_TIMEOUT, DEFAULT_URL};
 pub use error::{Error, ErrorKind, FieldViolation};
+pub use operate::Operated;
 pub use queues::QueueStatus;
 pub use submit::{DEFAULT_PAYLOAD_VERSION, Submit, Submitted};
 pub use worker::{

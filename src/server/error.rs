@@ -41,6 +41,9 @@ pub enum StartError {
     /// The schema could not be read.
     #[error("the database's schema could not be read: {0}")]
     SchemaUnreadable(String),
+    /// The check of a database was cut short.
+    #[error("the database could not be checked: {0}")]
+    Check(String),
     /// The engine did not start.
     #[error("the engine could not start: {0}")]
     Engine(String),

@@ -1,7 +1,7 @@
 //! Whether the database has the schema that this program needs.
 
 use super::{DatabaseUrl, StartError, error::one_line};
-use crate::store::{Database, DatabaseOptions};
+use crate::store::{Access, Broken, Database, DatabaseOptions};
 
 pub use migration::{Migrated, SchemaStatus};
 
@@ -39,13 +39,35 @@ pub(super) async fn prepare(database: &Database, may_migrate: bool) -> Result<()
     }
 }
 
+/// Looks for rows of a database that contradict each other, also beside a running server. `told` hears of each
+/// invariant with the tasks for which it does not hold, at most `limit`.
+pub async fn check(
+    url: &DatabaseUrl,
+    limit: u32,
+    mut told: impl FnMut(&'static str, &[Broken]),
+) -> Result<(), StartError> {
+    let options = DatabaseOptions { access: Access::Inspect, ..DatabaseOptions::default() };
+    let database = Database::open(url.expose(), options).await?;
+    let checked = async {
+        prepare(&database, false).await?;
+        for invariant in Database::invariants() {
+            let broken = database.broken(invariant, limit).await;
+            told(invariant, &broken.map_err(|fault| StartError::Check(one_line(&fault)))?);
+        }
+        Ok(())
+    };
+    let checked = checked.await;
+    database.close().await;
+    checked
+}
+
 async fn read(database: &Database) -> Result<SchemaStatus, StartError> {
-    let status = migration::status(database.connection()).await;
+    let status = migration::status(&database.connection()).await;
     status.map_err(|error| StartError::SchemaUnreadable(one_line(&error)))
 }
 
 async fn apply(database: &Database) -> Result<Migrated, StartError> {
-    match migration::migrate(database.connection()).await {
+    match migration::migrate(&database.connection()).await {
         Ok(migrated) => Ok(migrated),
         Err(migration::MigrateError::Newer { applied, known }) => {
             Err(StartError::SchemaNewer { applied, known })

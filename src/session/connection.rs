@@ -328,3 +328,29 @@ fn reader_stalled() -> Status {
     let message = format!("nothing was read from the stream for {STALL_LIMIT:?}: read, then connect again");
     ErrorReply::new(Code::ResourceExhausted, "STREAM_STALLED", message).into_status()
 }
+
+#[cfg(test)]
+mod tests {
+    use tonic_types::StatusExt as _;
+
+    use super::*;
+    use crate::domain::rejection::Rejection;
+
+    #[test]
+    fn a_stream_ends_with_a_status_that_says_why() {
+        let invalid = Rejection::field("hello", "is bad");
+        for (end, code, reason) in [
+            (End::HelloRequired, Code::FailedPrecondition, "HELLO_REQUIRED"),
+            (End::BadHello(invalid), Code::InvalidArgument, "INVALID_ARGUMENT"),
+            (End::FeatureRequired("safe-retry/1"), Code::FailedPrecondition, "FEATURE_REQUIRED"),
+            (End::NotTakenIn(Failure::OutcomeUnknown), Code::Unavailable, "OUTCOME_UNKNOWN"),
+            (End::ReaderStalled, Code::ResourceExhausted, "STREAM_STALLED"),
+            (End::Draining, Code::Unavailable, "DRAINING"),
+        ] {
+            let status = end_status(end).expect("not well");
+            let told = status.get_details_error_info().map(|i| i.reason);
+            assert_eq!((status.code(), told.as_deref()), (code, Some(reason)));
+        }
+        assert!(end_status(End::Done).is_none());
+    }
+}

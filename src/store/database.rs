@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -26,14 +26,25 @@ use super::{dialect::Dialect, error::Fault, routes::Routes};
 /// How a database is used.
 #[derive(Clone, Copy, Debug)]
 pub struct DatabaseOptions {
+    /// For what.
+    pub access: Access,
     /// Connections for reads; default 8.
     pub read_connections: u32,
 }
 
 impl Default for DatabaseOptions {
     fn default() -> Self {
-        Self { read_connections: 8 }
+        Self { access: Access::Serve, read_connections: 8 }
     }
+}
+
+/// For what a database is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// To serve: an SQLite file is made if it is missing, and locked against other servers.
+    Serve,
+    /// To look, also beside a running server.
+    Inspect,
 }
 
 /// Why a database cannot be opened: one clear line, without the password.
@@ -86,8 +97,8 @@ pub struct Database {
 struct Inner {
     dialect: Dialect,
     target: Target,
-    reads: DatabaseConnection,
-    writes: DatabaseConnection,
+    read_connections: u32,
+    pools: RwLock<Pools>,
     statement_bytes_max: usize,
     /// On SQLite one writes at a time; who is next waits here.
     writer: Mutex<()>,
@@ -95,6 +106,14 @@ struct Inner {
     closing: TaskTracker,
     /// Held as long as the database is open.
     _lock_file: Option<File>,
+}
+
+/// Connections that are not a lane's.
+#[derive(Clone)]
+struct Pools {
+    reads: DatabaseConnection,
+    /// On MySQL the same as `reads`; on SQLite one connection of its own.
+    writes: DatabaseConnection,
 }
 
 #[derive(Clone)]
@@ -107,27 +126,26 @@ enum Target {
 struct PoolSize(u32);
 
 impl Database {
-    /// Opens `mysql://…` or `sqlite:path`. An SQLite file is made if it is missing, and locked against other servers.
+    /// Opens `mysql://…` or `sqlite:path`.
     pub async fn open(url: &str, options: DatabaseOptions) -> Result<Self, OpenError> {
         let target = Target::parse(url)?;
         let lock_file = match &target {
-            Target::Sqlite { path } => Some(lock(path)?),
-            Target::MySql { .. } => None,
+            Target::Sqlite { path } if options.access == Access::Serve => Some(lock(path)?),
+            Target::Sqlite { path } if !path.exists() => {
+                return Err(OpenError::File { path: path.clone(), why: "there is no such file".to_owned() });
+            }
+            Target::Sqlite { .. } | Target::MySql { .. } => None,
         };
         let place = target.place();
         let open_error = |error: DbErr| target.open_error(&place, &error);
-        let reads = target.connect(&PoolSize(options.read_connections)).await.map_err(open_error)?;
-        let writes = match target {
-            Target::MySql { .. } => reads.clone(),
-            Target::Sqlite { .. } => target.connect(&PoolSize(1)).await.map_err(open_error)?,
-        };
-        let dialect = target.dialect(&writes).await.map_err(open_error)?;
-        let statement_bytes_max = target.statement_bytes_max(&writes).await.map_err(open_error)?;
+        let pools = target.pools(options.read_connections).await.map_err(open_error)?;
+        let dialect = target.dialect(&pools.writes).await.map_err(open_error)?;
+        let statement_bytes_max = target.statement_bytes_max(&pools.writes).await.map_err(open_error)?;
         let inner = Inner {
             dialect,
             target: target.clone(),
-            reads,
-            writes,
+            read_connections: options.read_connections,
+            pools: RwLock::new(pools),
             statement_bytes_max,
             writer: Mutex::new(()),
             routes: Routes::default(),
@@ -135,7 +153,9 @@ impl Database {
             _lock_file: lock_file,
         };
         let this = Self { inner: Arc::new(inner) };
-        this.check_writable().await?;
+        if options.access == Access::Serve {
+            this.check_writable().await?;
+        }
         Ok(this)
     }
 
@@ -164,8 +184,8 @@ impl Database {
     }
 
     /// The connection for migrations.
-    pub fn connection(&self) -> &DatabaseConnection {
-        &self.inner.writes
+    pub fn connection(&self) -> DatabaseConnection {
+        self.writes_connection()
     }
 
     /// Whether everything is in one file, written by one at a time.
@@ -188,20 +208,36 @@ impl Database {
         self.inner.closing.close();
         let limit = Duration::from_secs(2);
         let _ = timeout(limit, self.inner.closing.wait()).await;
-        let _ = timeout(limit, self.inner.reads.close_by_ref()).await;
-        let _ = timeout(limit, self.inner.writes.close_by_ref()).await;
+        let Pools { reads, writes } = self.pools();
+        let _ = timeout(limit, reads.close()).await;
+        let _ = timeout(limit, writes.close()).await;
     }
 
     pub(super) fn dialect(&self) -> Dialect {
         self.inner.dialect
     }
 
-    pub(super) fn reads_connection(&self) -> &DatabaseConnection {
-        &self.inner.reads
+    pub(super) fn reads_connection(&self) -> DatabaseConnection {
+        self.pools().reads
     }
 
-    pub(super) fn writes_connection(&self) -> &DatabaseConnection {
-        &self.inner.writes
+    pub(super) fn writes_connection(&self) -> DatabaseConnection {
+        self.pools().writes
+    }
+
+    fn pools(&self) -> Pools {
+        self.inner.pools.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Goes on with new connections after the database did not answer in time. A pool waits for ever for a connection
+    /// whose other end is gone without a word, so enough of them would leave it empty for good.
+    pub async fn renew_connections(&self) {
+        if self.is_sqlite() {
+            return;
+        }
+        if let Ok(pools) = self.inner.target.pools(self.inner.read_connections).await {
+            *self.inner.pools.write().unwrap_or_else(PoisonError::into_inner) = pools;
+        }
     }
 
     /// On SQLite: waits for the turn to write, first come, first served.
@@ -283,6 +319,15 @@ impl Target {
         }
     }
 
+    async fn pools(&self, read_connections: u32) -> Result<Pools, DbErr> {
+        let reads = self.connect(&PoolSize(read_connections)).await?;
+        let writes = match self {
+            Self::MySql { .. } => reads.clone(),
+            Self::Sqlite { .. } => self.connect(&PoolSize(1)).await?,
+        };
+        Ok(Pools { reads, writes })
+    }
+
     async fn connect(&self, size: &PoolSize) -> Result<DatabaseConnection, DbErr> {
         let mut options = ConnectOptions::new(match self {
             Self::MySql { url } => url.clone(),
@@ -294,6 +339,7 @@ impl Target {
             .acquire_timeout(Duration::from_secs(4))
             .connect_timeout(Duration::from_secs(4))
             .max_lifetime(None)
+            .connect_lazy(true)
             .test_before_acquire_if_idle_for(Duration::from_secs(30))
             .sqlx_logging(false);
         match self {

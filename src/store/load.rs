@@ -145,20 +145,32 @@ impl Loader<'_> {
         let mut limited = Vec::new();
         for numbers in numbers.chunks(ROWS_MAX) {
             let (list, values) = Dialect::in_list(numbers);
-            if self.dialect != Dialect::Sqlite {
+            let guarded = if self.dialect == Dialect::Sqlite {
+                None
+            } else {
                 let guard = format!(
                     "UPDATE queues SET claim_count = claim_count + 1 WHERE max_running > 0 AND id IN {list}"
                 );
-                self.tx.execute_raw(self.dialect.statement(guard, values.clone())).await?;
-            }
+                Some(
+                    self.tx.execute_raw(self.dialect.statement(guard, values.clone())).await?.rows_affected(),
+                )
+            };
             let lock = self.dialect.for_share();
             let sql = format!("SELECT {QUEUE_COLUMNS} FROM queues WHERE id IN {list} ORDER BY id{lock}");
+            let mut seen = Vec::new();
             for row in self.all::<QueueRow>(sql, values).await? {
-                let queue = row.into_queue()?;
-                if queue.max_running > 0 {
-                    limited.push((queue.no, queue.max_running));
-                }
-                ws.claim_queues.insert(queue.no, ClaimQueue { open: !queue.paused, free: None });
+                seen.push(row.into_queue()?);
+            }
+            let limits: Vec<_> = seen.iter().filter(|q| q.max_running > 0).collect();
+            // A limit that was set between the two statements is only locked shared: others may hold it so, too, and
+            // count the same permits. The next claim takes it properly.
+            let all_guarded = guarded.is_none_or(|rows| rows == limits.len() as u64);
+            if all_guarded {
+                limited.extend(limits.iter().map(|q| (q.no, q.max_running)));
+            }
+            for queue in seen {
+                let open = !queue.paused && (all_guarded || queue.max_running == 0);
+                ws.claim_queues.insert(queue.no, ClaimQueue { open, free: None });
             }
         }
         Ok(limited)

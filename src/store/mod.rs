@@ -5,6 +5,7 @@
 //! `leases` ⇔ LEASED or RUNNING, `reviews` ⇔ NEEDS_REVIEW), so they cannot disagree with it.
 
 mod answers;
+mod check;
 mod codes;
 mod database;
 mod dialect;
@@ -21,7 +22,8 @@ mod transaction;
 mod working_set;
 
 pub use answers::StoredAnswer;
-pub use database::{Database, DatabaseOptions, OpenError};
+pub use check::Broken;
+pub use database::{Access, Database, DatabaseOptions, OpenError};
 pub use error::{Fault, Inconsistency};
 pub use history::EventPage;
 pub use load::{ClaimNeed, Needs};

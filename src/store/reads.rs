@@ -145,7 +145,7 @@ impl Database {
         let task = TaskRow::from_query_result(&row, "").map_err(Fault::Permanent)?;
         let no = RouteNo(task.route);
         if self.routes().get(no).is_none() {
-            self.routes().load(self.reads_connection(), self.dialect()).await?;
+            self.routes().load(&self.reads_connection(), self.dialect()).await?;
         }
         let info = Distrust::new("tasks", id).present("route", self.routes().get(no))?;
         let task = task.into_task(info.route)?;

@@ -106,7 +106,7 @@ impl Database {
             Ok(_) | Err(Fault::Duplicate(_)) => {}
             Err(fault) => return Err(fault),
         }
-        self.routes().load(self.reads_connection(), dialect).await?;
+        self.routes().load(&self.reads_connection(), dialect).await?;
         Ok(self.routes().find(queue_id, handler, version))
     }
 }

@@ -80,7 +80,7 @@ impl Database {
             }
         }
         if due.iter().any(|d| self.routes().get(d.route).is_none()) {
-            self.routes().load(self.reads_connection(), dialect).await?;
+            self.routes().load(&self.reads_connection(), dialect).await?;
         }
         Ok((due, now))
     }

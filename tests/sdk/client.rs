@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use orbit::{
-    proto::{RecoverySafety, RetryPolicy, Task, TaskState},
+    proto::{RecoverySafety, ResolveTaskRequest, RetryPolicy, Task, TaskState},
     sdk::{Client, ErrorKind, Submit},
 };
 use tokio::time::Instant;
@@ -190,4 +190,16 @@ async fn a_payload_that_is_no_json_is_not_sent() {
     let error = client.submit("q", "h", "v1").payload(&payload).send().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Serialization);
     assert!(server.submits().is_empty());
+}
+
+#[tokio::test]
+async fn an_operators_request_keeps_its_id_over_the_tries() {
+    let (server, url) = FakeTasks::start([unavailable(), accepted(), unavailable(), accepted(), accepted()]);
+    let client = Client::connect(url).unwrap();
+    client.cancel("t", "not wanted").await.unwrap();
+    client.resolve(ResolveTaskRequest::default()).await.unwrap();
+    client.resolve(ResolveTaskRequest { request_id: "mine".to_owned(), ..Default::default() }).await.unwrap();
+    let ids = server.request_ids();
+    assert_eq!((ids.len(), ids[0].len(), ids[4].as_str()), (5, 36, "mine"));
+    assert!(ids[0] == ids[1] && ids[1] != ids[2] && ids[2] == ids[3], "{ids:?}");
 }

@@ -7,8 +7,9 @@ use std::{
 };
 
 use orbit::proto::{
-    self, GetTaskRequest, GetTaskResponse, ListAttemptsRequest, ListAttemptsResponse, SubmitTaskRequest,
-    SubmitTaskResponse, Task,
+    CancelTaskRequest, CancelTaskResponse, GetTaskRequest, GetTaskResponse, ListAttemptsRequest,
+    ListAttemptsResponse, ListTaskEventsRequest, ListTaskEventsResponse, OperatorReceipt, ResolveTaskRequest,
+    ResolveTaskResponse, SubmitTaskRequest, SubmitTaskResponse, Task,
     task_service_server::{TaskService, TaskServiceServer},
 };
 use tonic::{Request, Response, Status, metadata::MetadataMap, transport::server::TcpIncoming};
@@ -25,6 +26,8 @@ pub(crate) enum Reply {
 pub(crate) struct FakeTasks {
     replies: Arc<Mutex<VecDeque<Reply>>>,
     submits: Arc<Mutex<Vec<SubmitTaskRequest>>>,
+    /// The request ids of cancels and resolutions.
+    requests: Arc<Mutex<Vec<String>>>,
     metadata: Arc<Mutex<MetadataMap>>,
 }
 
@@ -52,6 +55,10 @@ impl FakeTasks {
 
     pub(crate) fn submits(&self) -> Vec<SubmitTaskRequest> {
         self.submits.lock().unwrap().clone()
+    }
+
+    pub(crate) fn request_ids(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
     }
 
     pub(crate) fn metadata(&self) -> MetadataMap {
@@ -96,25 +103,29 @@ impl TaskService for FakeTasks {
 
     async fn list_task_events(
         &self,
-        request: Request<proto::ListTaskEventsRequest>,
-    ) -> Result<Response<proto::ListTaskEventsResponse>, Status> {
+        request: Request<ListTaskEventsRequest>,
+    ) -> Result<Response<ListTaskEventsResponse>, Status> {
         self.reply(request.metadata()).await?;
-        Ok(Response::new(proto::ListTaskEventsResponse::default()))
+        Ok(Response::new(ListTaskEventsResponse::default()))
     }
 
     async fn cancel_task(
         &self,
-        request: Request<proto::CancelTaskRequest>,
-    ) -> Result<Response<proto::CancelTaskResponse>, Status> {
-        self.reply(request.metadata()).await?;
-        Ok(Response::new(proto::CancelTaskResponse::default()))
+        request: Request<CancelTaskRequest>,
+    ) -> Result<Response<CancelTaskResponse>, Status> {
+        self.requests.lock().unwrap().push(request.get_ref().request_id.clone());
+        let task = self.reply(request.metadata()).await?;
+        let receipt = Some(OperatorReceipt::default());
+        Ok(Response::new(CancelTaskResponse { receipt, task: Some(task) }))
     }
 
     async fn resolve_task(
         &self,
-        request: Request<proto::ResolveTaskRequest>,
-    ) -> Result<Response<proto::ResolveTaskResponse>, Status> {
-        self.reply(request.metadata()).await?;
-        Ok(Response::new(proto::ResolveTaskResponse::default()))
+        request: Request<ResolveTaskRequest>,
+    ) -> Result<Response<ResolveTaskResponse>, Status> {
+        self.requests.lock().unwrap().push(request.get_ref().request_id.clone());
+        let task = self.reply(request.metadata()).await?;
+        let receipt = Some(OperatorReceipt::default());
+        Ok(Response::new(ResolveTaskResponse { receipt, task: Some(task) }))
     }
 }

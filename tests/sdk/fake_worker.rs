@@ -177,6 +177,12 @@ impl Session {
         self.accept(&start.message_id, Disposition::Applied, VALID).await;
     }
 
+    /// Says that the attempt's lease is not valid.
+    pub(crate) async fn lose(&self, id: &str) {
+        let attempt = AttemptRef { task_id: format!("task-{id}"), attempt_id: id.to_owned(), epoch: 1 };
+        self.send(Answer::Renewed(Renewed { leases: vec![renewed(&attempt, LOST)] })).await;
+    }
+
     pub(crate) async fn accept(&self, message_id: &str, disposition: Disposition, lease: LeaseStatus) {
         let receipt = Receipt { disposition: disposition.into(), ..Receipt::default() };
         self.send(Answer::CommandResult(CommandResult {
@@ -241,6 +247,16 @@ impl Gate {
                 Ok(7)
             })
         }
+    }
+
+    /// Waits until the handler was called.
+    pub(crate) async fn called(&self) {
+        let called = async {
+            while self.calls() == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, called).await.expect("not called");
     }
 
     pub(crate) fn calls(&self) -> usize {

@@ -4,6 +4,7 @@
 mod client;
 mod fake_tasks;
 mod fake_worker;
+mod proxy;
 mod worker;
 mod worker_outcomes;
 mod worker_streams;

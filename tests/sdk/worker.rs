@@ -1,12 +1,16 @@
 //! A worker's life: work, drain, stop.
 
-use std::{sync::mpsc, thread, time::Duration};
+use std::{
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
 
 use orbit::{
     proto::{Disposition, Outcome, worker_request::Message},
     sdk::{CancelReason, Client, Context, ErrorKind, Failure, Worker},
 };
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tonic::Code;
 
 use super::fake_worker::{FakeServer, Gate, LOST, double};
@@ -66,9 +70,12 @@ async fn a_drain_lets_handlers_end_and_has_every_report_confirmed() {
 async fn a_drain_that_takes_too_long_says_what_is_left_and_tells_the_handler() {
     let mut server = FakeServer::start();
     let (told, reason) = mpsc::channel();
+    let running = Arc::new(Notify::new());
+    let runs = Arc::clone(&running);
     let stubborn = move |context: Context, (): ()| {
-        let told = told.clone();
+        let (told, runs) = (told.clone(), Arc::clone(&runs));
         async move {
+            runs.notify_one();
             context.cancelled().await;
             told.send(context.cancel_reason()).unwrap();
             Ok::<_, Failure>(())
@@ -77,7 +84,7 @@ async fn a_drain_that_takes_too_long_says_what_is_left_and_tells_the_handler() {
     let worker = server.worker().handler("stubborn", "v1", stubborn).build().unwrap().start().unwrap();
     let mut session = server.session().await;
     session.run("a", "stubborn", "null").await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    running.notified().await;
     let report = worker.drain(Duration::from_millis(100)).await.unwrap();
     assert!(!report.drained);
     assert_eq!((report.started, report.confirmed, report.running), (1, 0, 1));
@@ -124,9 +131,9 @@ fn handlers_that_block_all_threads_of_their_runtime_do_not_stop_renewals_or_ping
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let mut server = FakeServer::start();
     let (release, released) = mpsc::channel::<()>();
-    let released = std::sync::Arc::new(std::sync::Mutex::new(released));
+    let released = Arc::new(std::sync::Mutex::new(released));
     let blocking = move |_: Context, (): ()| {
-        let released = std::sync::Arc::clone(&released);
+        let released = Arc::clone(&released);
         async move {
             // Deliberately wrong: it blocks its thread.
             let _ = released.lock().unwrap().recv_timeout(Duration::from_secs(30));

@@ -8,7 +8,7 @@ use orbit::{
 };
 use tokio::sync::oneshot;
 
-use super::fake_worker::{FakeServer, LOST, double};
+use super::fake_worker::{FakeServer, Gate, LOST, double};
 
 /// Behaves as its payload says.
 async fn moody(context: Context, mood: String) -> Result<HashMap<String, u32>, Failure> {
@@ -140,4 +140,24 @@ async fn a_raw_handler_sees_and_gives_json_text_byte_for_byte() {
 #[tokio::test]
 async fn stopping_for_a_cancel_is_reported_canceled() {
     assert_eq!(reported("moody", "\"canceled\"").await.outcome(), Outcome::Canceled);
+}
+
+#[test]
+fn an_aborted_handler_is_reported_unknown() {
+    let handlers =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let mut server = FakeServer::start();
+    let gate = Gate::default();
+    let entered = handlers.enter();
+    let _worker = server.worker().handler("gate", "v1", gate.handler()).build().unwrap().start().unwrap();
+    drop(entered);
+    let tests = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tests.block_on(async {
+        let mut session = server.session().await;
+        session.run("a", "gate", "null").await;
+        gate.called().await;
+        handlers.shutdown_background();
+        let finish = session.finish().await;
+        assert_eq!((finish.outcome(), code(&finish)), (Outcome::Unknown, "HANDLER_ABORTED"));
+    });
 }

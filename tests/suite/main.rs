@@ -2,16 +2,30 @@
 //!
 //! The MySQL server is the one at `ORBIT_TEST_MYSQL_URL`, which `tests/run` provides.
 
+#![cfg(feature = "server")]
+
 mod support;
 
+mod atomicity;
 mod cancel;
+mod check;
 mod dispatch;
+mod evidence;
 mod example;
 mod lifecycle;
 mod load;
+mod outage;
+mod pause;
+mod permits;
 mod process_end;
 mod readme;
+mod receipts;
+mod reclaim;
 mod review;
+mod routing;
+mod start;
 mod submit;
 mod texts;
 mod trials;
+mod unknown_commit;
+mod wire;

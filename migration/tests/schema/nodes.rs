@@ -30,6 +30,39 @@ async fn nodes_that_migrate_at_once_all_succeed_and_one_does_the_work() {
 }
 
 #[tokio::test]
+async fn a_node_waits_while_another_holds_the_migration_lock() {
+    let Some(database) = TestDatabase::mysql("").await else {
+        return;
+    };
+    let other_node = database.db.begin().await.unwrap();
+    let lock = "DO GET_LOCK(CONCAT('orbit.', SHA2(DATABASE(), 224)), 0)";
+    other_node.execute_unprepared(lock).await.unwrap();
+
+    let holder = async {
+        wait_for_state(&database, "User lock").await;
+        assert_eq!(status(&database.db).await.unwrap(), SchemaStatus::Empty);
+        assert!(database.tables().await.is_empty());
+        other_node.execute_unprepared("DO RELEASE_ALL_LOCKS()").await.unwrap();
+        other_node.commit().await.unwrap();
+    };
+    let (migrated, ()) = tokio::join!(migrate(&database.db), holder);
+    assert_eq!(migrated.unwrap(), Migrated { from: 0, to: 5 });
+    database.remove().await;
+}
+
+/// Waits until some connection to the database is in `state`.
+async fn wait_for_state(database: &TestDatabase, state: &str) {
+    let waiting = format!(
+        "SELECT CAST(id AS CHAR) FROM information_schema.processlist WHERE db = DATABASE() AND state = '{state}'"
+    );
+    let limit = Instant::now() + Duration::from_secs(20);
+    while database.strings(&waiting).await.is_empty() {
+        assert!(Instant::now() < limit, "the migration was never in the state {state}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
 async fn a_long_reader_delays_the_upgrade_but_stalls_nobody_else_for_long() {
     let Some(database) = TestDatabase::mysql("").await else {
         return;
@@ -39,13 +72,7 @@ async fn a_long_reader_delays_the_upgrade_but_stalls_nobody_else_for_long() {
     reader.execute_unprepared("SELECT COUNT(*) FROM tasks").await.unwrap();
 
     let others = async {
-        let waiting = "SELECT CAST(id AS CHAR) FROM information_schema.processlist \
-                       WHERE db = DATABASE() AND state = 'Waiting for table metadata lock'";
-        let limit = Instant::now() + Duration::from_secs(20);
-        while database.strings(waiting).await.is_empty() {
-            assert!(Instant::now() < limit, "the migration never waited");
-            sleep(Duration::from_millis(20)).await;
-        }
+        wait_for_state(&database, "Waiting for table metadata lock").await;
         let asked = Instant::now();
         database.strings("SELECT CAST(COUNT(*) AS CHAR) FROM tasks").await;
         assert!(asked.elapsed() < Duration::from_secs(8), "stalled for {:?}", asked.elapsed());

@@ -160,7 +160,7 @@ fn prepare(args: &SubmitArgs, client: &Client) -> Result<Submit, Failure> {
     Ok(submit)
 }
 
-fn read_payload(argument: &str) -> Result<String, Failure> {
+pub(super) fn read_payload(argument: &str) -> Result<String, Failure> {
     let (from, text) = match (argument, argument.strip_prefix('@')) {
         ("-", _) => {
             let mut text = String::new();

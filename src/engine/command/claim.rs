@@ -1,3 +1,4 @@
+use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use crate::{
@@ -8,6 +9,7 @@ use crate::{
         rejection::Rejection,
         task::Task,
     },
+    engine::SeatEvent,
     store::{Needs, WorkingSet},
 };
 
@@ -32,6 +34,8 @@ pub(in crate::engine) struct Ask {
     pub(in crate::engine) slots: u32,
     /// No further one once so many bytes of payload were claimed.
     pub(in crate::engine) bytes: usize,
+    /// The way to the session, closed once it has left.
+    pub(in crate::engine) to: mpsc::Sender<SeatEvent>,
 }
 
 /// A claimed task.
@@ -61,7 +65,8 @@ impl Command for Claim {
     fn apply(&mut self, ws: &mut WorkingSet) -> Result<Self::Reply, Rejection> {
         let mut claimed = Vec::new();
         let mut exhausted: Vec<RouteNo> = Vec::new();
-        let mut open: Vec<Ask> = self.asks.clone();
+        // Whoever left while this waited for its turn, or for the database, would only burn a task's budget.
+        let mut open: Vec<Ask> = self.asks.iter().filter(|ask| !ask.to.is_closed()).cloned().collect();
         // One task for each session in turn, so that work spreads.
         while !open.is_empty() {
             open.retain_mut(|ask| {

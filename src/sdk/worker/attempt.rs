@@ -287,6 +287,14 @@ impl Attempt {
         }
     }
 
+    /// Whether anything about it depends on the server: a message without an answer, or a lease that may live.
+    pub(crate) fn needs_stream(&self) -> bool {
+        match self.phase {
+            Phase::Starting(_) | Phase::Reporting(_) => true,
+            Phase::Running => !self.lease.is_lost(),
+        }
+    }
+
     /// Takes in what the server says about the lease.
     pub(crate) fn learn(&mut self, status: LeaseStatus) {
         if !self.is_started() {

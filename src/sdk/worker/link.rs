@@ -1,6 +1,6 @@
 //! The connection under the protocol: where to connect, when to try again, and whether anybody is still there.
 
-use std::{collections::VecDeque, future::pending, sync::Arc, time::Duration};
+use std::{collections::VecDeque, future::pending, mem, sync::Arc, time::Duration};
 
 use futures_util::future::{BoxFuture, FutureExt as _};
 use tokio::{
@@ -29,7 +29,7 @@ pub(crate) const SAFE_RETRY: &str = "safe-retry/1";
 /// How long connecting, hello and welcome may take together.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 const RECONNECT_DELAY_FIRST: Duration = Duration::from_millis(50);
-const RECONNECT_DELAY_LIMIT: Duration = Duration::from_secs(3);
+const RECONNECT_DELAY_LIMIT: Duration = Duration::from_secs(2);
 /// A stream that lived this long was a good one: the next try need not wait as for a row of failures.
 const GOOD_STREAM: Duration = Duration::from_secs(5);
 /// The longest that a server may ask to stay away.
@@ -59,7 +59,12 @@ pub(crate) struct Link {
     index: usize,
     /// Until when each address asked to be left alone.
     away_until: Vec<Instant>,
-    backoff: Backoff,
+    /// After streams that could not be opened; ends with a welcome.
+    opening: Backoff,
+    /// After streams that broke; ends with one that lasted, so that a server which welcomes and drops is not stormed.
+    breaking: Backoff,
+    /// Whether the log knows that there is no stream.
+    complained: bool,
     state: State,
 }
 
@@ -86,7 +91,9 @@ impl Link {
             away_until: vec![now; endpoints.len()],
             endpoints,
             index: 0,
-            backoff: Backoff::new(RECONNECT_DELAY_FIRST, RECONNECT_DELAY_LIMIT),
+            opening: Backoff::new(RECONNECT_DELAY_FIRST, RECONNECT_DELAY_LIMIT),
+            breaking: Backoff::new(RECONNECT_DELAY_FIRST, RECONNECT_DELAY_LIMIT),
+            complained: false,
             state: State::Waiting { until: now },
         }
     }
@@ -99,24 +106,30 @@ impl Link {
             match &mut self.state {
                 State::Waiting { until } => {
                     sleep_until(*until).await;
+                    if !protocol.wants_stream() {
+                        // Asked again with the next event that changes anything.
+                        return pending().await;
+                    }
                     let hello = protocol.hello(Instant::now());
                     self.state = State::Opening(open(Arc::clone(&self.endpoints), self.index, hello).boxed());
                 }
                 State::Opening(opening) => match opening.await {
                     Ok((stream, welcome)) => {
                         self.state = State::Open(Box::new(stream));
+                        self.opening.reset();
+                        self.complained = false;
                         return LinkEvent::Up(welcome);
                     }
-                    Err(error) => return self.lost(Some(error)),
+                    Err(error) => return self.lost(Some(error), protocol.patience()),
                 },
                 State::Open(stream) => match stream.next(protocol.outbound()).await {
                     Ok(Answer::GoAway(go_away)) => {
                         if self.go_away(&go_away) {
-                            return self.lost(None);
+                            return self.lost(None, protocol.patience());
                         }
                     }
                     Ok(frame) => return LinkEvent::Frame(frame),
-                    Err(error) => return self.lost(error),
+                    Err(error) => return self.lost(error, protocol.patience()),
                 },
             }
         }
@@ -155,8 +168,8 @@ impl Link {
         false
     }
 
-    /// Schedules the next try, at the next address.
-    fn lost(&mut self, error: Option<Error>) -> LinkEvent {
+    /// Schedules the next try, at the next address. Leases that are held do not wait longer than `patience`.
+    fn lost(&mut self, error: Option<Error>, patience: Duration) -> LinkEvent {
         let address = self.endpoints.name(self.index);
         if let Some(error) = error.as_ref().filter(|error| is_final(error)) {
             tracing::error!(address, %error, "the server refuses this worker");
@@ -164,23 +177,33 @@ impl Link {
             return LinkEvent::Refused(error.clone());
         }
         let now = Instant::now();
-        if let State::Open(stream) = &self.state
-            && now.duration_since(stream.opened_at) >= GOOD_STREAM
-        {
-            self.backoff.reset();
-        }
-        let mut until = now + self.backoff.next_delay();
+        let delay = match &self.state {
+            State::Open(stream) => {
+                if now.duration_since(stream.opened_at) >= GOOD_STREAM {
+                    self.breaking.reset();
+                }
+                self.breaking.next_delay()
+            }
+            State::Waiting { .. } | State::Opening(_) => self.opening.next_delay(),
+        };
+        let mut until = now + delay.min(patience);
         let count = self.away_until.len().max(1);
         let candidates = (1..=count).map(|step| (self.index + step) % count);
         let away = |index: &usize| self.away_until.get(*index).copied().unwrap_or(now);
         // The next one that may be asked; `min_by_key` takes the first of equals.
         if let Some(index) = candidates.min_by_key(|index| away(index).max(now)) {
-            until = until.max(away(&index));
+            // Leases that are held outrank the wish to be left alone.
+            until = until.max(away(&index).min(now + patience.min(AWAY_MAX)));
             self.index = index;
         }
         self.state = State::Waiting { until };
         let error = error.map_or_else(|| "moving on".to_owned(), |error| error.to_string());
-        tracing::warn!(address, error, again_in = ?until.duration_since(now), "the worker has no stream");
+        let again_in = until.duration_since(now);
+        if mem::replace(&mut self.complained, true) {
+            tracing::debug!(address, error, ?again_in, "still no stream");
+        } else {
+            tracing::warn!(address, error, ?again_in, "the worker has no stream");
+        }
         LinkEvent::Down
     }
 }

@@ -130,6 +130,19 @@ impl Protocol {
         }
     }
 
+    /// Whether a stream is of any use: a draining worker needs one only for messages without an answer and for leases
+    /// that may live. The server ends a drained one while handlers are at work whose leases are lost.
+    pub(crate) fn wants_stream(&self) -> bool {
+        !self.draining || self.book.attempts().any(Attempt::needs_stream)
+    }
+
+    /// How long being without a stream may last at most, if the worker can help it. After an outage the leases that
+    /// lived before it get one new term: time enough to renew them once, if one comes back early in it.
+    pub(crate) fn patience(&self) -> Duration {
+        let held = self.book.attempts().any(|attempt| !attempt.lease.is_lost());
+        if held { self.renew_every } else { Duration::MAX }
+    }
+
     /// Whether nothing more is to be done or confirmed.
     pub(crate) fn is_drained(&self) -> bool {
         self.draining && self.book.is_empty()

@@ -1,6 +1,10 @@
 //! What tests stand on: a database, an engine on it, a worker's view of it.
 
+pub(crate) mod blocker;
 pub(crate) mod database;
+pub(crate) mod look;
+pub(crate) mod node;
+pub(crate) mod proxy;
 pub(crate) mod rig;
 pub(crate) mod server;
 pub(crate) mod stream;

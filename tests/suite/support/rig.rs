@@ -104,6 +104,12 @@ pub(crate) fn idempotent(submission: &mut Submission) {
     submission.policy = policy(|p| p.recovery_safety = Some(RecoverySafety::Idempotent));
 }
 
+/// A retry is a minute away: nothing is claimed again within a test.
+pub(crate) fn slow_retry(submission: &mut Submission) {
+    submission.policy.initial_delay_ms = 60_000;
+    submission.policy.max_delay_ms = 60_000;
+}
+
 pub(crate) fn error(code: &str) -> TaskError {
     TaskError { code: code.into(), message: "".into(), details: None }
 }

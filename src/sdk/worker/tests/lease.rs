@@ -2,16 +2,20 @@
 
 use std::time::Duration;
 
+use tonic::Code;
+
 use super::{
     super::{
         context::{CancelReason, Context},
         failure::{Ending, Failure},
     },
-    LOST, VALID, Worker,
+    LOST, VALID, Worker, held, reason,
 };
-use crate::proto::{
-    AttemptRef, CancelAttempt, LeaseStatus, Outcome, RenewedLease, worker_response::Message as Answer,
-};
+use crate::proto::{CancelAttempt, LeaseStatus, Outcome, worker_response::Message as Answer};
+
+async fn unconfirmed(context: &Context) -> bool {
+    tokio::time::timeout(Duration::from_millis(1), context.lease_unconfirmed()).await.is_ok()
+}
 
 #[test]
 fn a_cancel_reaches_the_handler_by_message_and_by_renewal() {
@@ -49,10 +53,6 @@ async fn a_lost_lease_stops_the_handler_but_not_its_report() {
 async fn a_term_that_passed_only_makes_the_lease_unconfirmed() {
     let mut worker = Worker::connected();
     let context = worker.running("a").context.clone();
-    let unconfirmed = |context: &Context| {
-        let context = context.clone();
-        async move { tokio::time::timeout(Duration::from_millis(1), context.lease_unconfirmed()).await.is_ok() }
-    };
     worker.protocol.on_disconnect(worker.now);
     worker.pass(2_600);
     assert!(!unconfirmed(&context).await);
@@ -60,8 +60,7 @@ async fn a_term_that_passed_only_makes_the_lease_unconfirmed() {
     assert!(unconfirmed(&context).await);
     assert!(!context.is_cancelled());
 
-    let attempt = AttemptRef { task_id: "task-a".to_owned(), attempt_id: "a".to_owned(), epoch: 1 };
-    worker.connect(vec![RenewedLease { attempt: Some(attempt), lease: Some(VALID) }]);
+    worker.connect(vec![held("a", VALID)]);
     assert!(!unconfirmed(&context).await);
 }
 
@@ -88,4 +87,34 @@ fn leases_are_renewed_until_the_receipt_and_at_once_after_a_reconnect() {
     worker.reconnect();
     worker.pass(0);
     assert_eq!(worker.renewed(), [2]);
+}
+
+#[tokio::test]
+async fn a_question_of_the_stream_before_does_not_shorten_the_term() {
+    let mut worker = Worker::connected();
+    let context = worker.running("a").context.clone();
+    worker.pass(1_000);
+    assert_eq!(worker.renewed(), [1]);
+    worker.protocol.on_disconnect(worker.now);
+    worker.pass(10_000);
+    worker.connect(vec![held("a", VALID)]);
+    worker.pass(0);
+    assert!(!unconfirmed(&context).await);
+}
+
+#[test]
+fn a_renewal_that_was_not_decided_is_sent_again_soon() {
+    let mut worker = Worker::connected();
+    worker.renew_every_ms = 20_000;
+    worker.running("a");
+    worker.reconnect();
+    worker.pass(0);
+    assert_eq!(worker.renewed(), [1]);
+    worker.refuse("", Code::Unavailable, reason("DATABASE_UNAVAILABLE"));
+    worker.pass(1_000);
+    assert_eq!(worker.renewed(), [1]);
+    worker.pass(19_999);
+    assert!(worker.renewed().is_empty());
+    worker.pass(1);
+    assert_eq!(worker.renewed(), [1]);
 }

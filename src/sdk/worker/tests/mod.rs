@@ -24,6 +24,7 @@ const LOST: LeaseStatus = LeaseStatus { valid: false, remaining_ms: 0, cancel_re
 struct Worker {
     protocol: Protocol,
     now: Instant,
+    renew_every_ms: u32,
     runs: HashMap<String, Run>,
     /// How often each attempt was run.
     ran: HashMap<String, u32>,
@@ -35,7 +36,13 @@ impl Worker {
         let handlers = vec![HandlerVersion { handler: "h".to_owned(), handler_version: "v1".to_owned() }];
         let hello = Hello { handlers, max_in_flight: 2, ..Hello::default() };
         let protocol = Protocol::new(hello);
-        let mut worker = Self { protocol, now: Instant::now(), runs: HashMap::new(), ran: HashMap::new() };
+        let mut worker = Self {
+            protocol,
+            now: Instant::now(),
+            renew_every_ms: 1_000,
+            runs: HashMap::new(),
+            ran: HashMap::new(),
+        };
         worker.connect(Vec::new());
         worker.pass(0);
         worker
@@ -43,7 +50,8 @@ impl Worker {
 
     fn connect(&mut self, held: Vec<RenewedLease>) -> Hello {
         let hello = self.protocol.hello(self.now);
-        let welcome = Welcome { lease_ms: 3_000, renew_every_ms: 1_000, held, ..Welcome::default() };
+        let welcome =
+            Welcome { lease_ms: 3_000, renew_every_ms: self.renew_every_ms, held, ..Welcome::default() };
         self.protocol.on_welcome(&welcome, self.now);
         hello
     }
@@ -152,8 +160,7 @@ impl Worker {
     }
 
     fn lease(&mut self, id: &str, status: LeaseStatus) {
-        let attempt = AttemptRef { task_id: format!("task-{id}"), attempt_id: id.to_owned(), epoch: 1 };
-        let leases = vec![RenewedLease { attempt: Some(attempt), lease: Some(status) }];
+        let leases = vec![held(id, status)];
         self.protocol.on_frame(Answer::Renewed(Renewed { leases }), self.now);
     }
 
@@ -165,4 +172,9 @@ impl Worker {
 
 fn reason(reason: &str) -> ErrorDetails {
     ErrorDetails::with_error_info(reason, "orbit", HashMap::new())
+}
+
+fn held(id: &str, status: LeaseStatus) -> RenewedLease {
+    let attempt = AttemptRef { task_id: format!("task-{id}"), attempt_id: id.to_owned(), epoch: 1 };
+    RenewedLease { attempt: Some(attempt), lease: Some(status) }
 }

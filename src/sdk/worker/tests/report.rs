@@ -125,3 +125,37 @@ fn a_drain_waits_for_the_last_receipt() {
     worker.answer(&finish.message_id, Disposition::Applied, LOST);
     assert!(worker.protocol.is_drained());
 }
+
+#[test]
+fn a_commit_that_cannot_be_settled_is_asked_about_for_ever() {
+    let mut worker = Worker::connected();
+    let finish = worker.reporting("a");
+    for _ in 0..50 {
+        worker.refuse(&finish.message_id, Code::Aborted, reason("OUTCOME_UNKNOWN"));
+        worker.pass(10_000);
+        assert_eq!(worker.finish(), finish);
+    }
+}
+
+#[test]
+fn what_has_not_been_written_yet_is_not_sent_again() {
+    let mut worker = Worker::connected();
+    worker.running("a");
+    worker.end("a");
+    worker.pass(60_000);
+    worker.finish();
+}
+
+#[test]
+fn a_draining_worker_needs_a_stream_for_living_leases_and_messages_only() {
+    let mut worker = Worker::connected();
+    worker.running("a");
+    assert_eq!(worker.protocol.patience(), Duration::from_secs(1));
+    worker.protocol.drain();
+    assert!(worker.protocol.wants_stream());
+    worker.lease("a", LOST);
+    assert!(!worker.protocol.wants_stream());
+    assert_eq!(worker.protocol.patience(), Duration::MAX);
+    worker.end("a");
+    assert!(worker.protocol.wants_stream());
+}

@@ -1,9 +1,13 @@
 //! From dispatch to the handler's call.
 
+use std::time::Duration;
+
 use tonic::Code;
 
-use super::{LOST, VALID, Worker, reason};
-use crate::proto::{Dispatch, Disposition, LeaseStatus, Outcome, worker_response::Message as Answer};
+use super::{LOST, VALID, Worker, held, reason};
+use crate::proto::{
+    CommandResult, Dispatch, Disposition, LeaseStatus, Outcome, Receipt, worker_response::Message as Answer,
+};
 
 #[test]
 fn the_handler_runs_only_after_its_start_was_accepted() {
@@ -96,4 +100,50 @@ fn attempts_beyond_twice_the_slots_or_of_other_handlers_are_left() {
     let other = Dispatch { attempt_id: "x".to_owned(), handler: "other".to_owned(), ..Dispatch::default() };
     worker.protocol.on_frame(Answer::Dispatch(other), worker.now);
     assert_eq!(worker.sent(), []);
+}
+
+#[test]
+fn the_attempts_time_counts_from_the_message_that_was_granted() {
+    for (replayed, seconds) in [(true, 60), (false, 70)] {
+        let mut worker = Worker::connected();
+        let dispatched_at = worker.now;
+        worker.dispatch("a");
+        let start = worker.start();
+        worker.pass(10_000);
+        worker.reconnect();
+        assert_eq!(worker.start(), start);
+        worker.result(CommandResult {
+            message_id: start.message_id,
+            receipt: Some(Receipt::default()),
+            replayed,
+            lease: Some(VALID),
+            ..CommandResult::default()
+        });
+        worker.sent();
+        assert_eq!(worker.runs["a"].context.deadline(), dispatched_at + Duration::from_secs(seconds));
+    }
+}
+
+#[test]
+fn a_start_is_decided_by_its_own_answer_not_by_the_welcome() {
+    let mut worker = Worker::connected();
+    worker.dispatch("a");
+    let start = worker.start();
+    worker.protocol.on_disconnect(worker.now);
+    worker.connect(vec![held("a", LOST)]);
+    assert_eq!(worker.start(), start);
+    worker.answer(&start.message_id, Disposition::Applied, VALID);
+    worker.sent();
+    assert!(!worker.runs["a"].context.is_cancelled());
+}
+
+#[test]
+fn a_handler_that_has_ended_makes_room() {
+    let mut worker = Worker::connected();
+    for id in ["a", "b", "c", "d"] {
+        worker.running(id);
+    }
+    worker.end("a");
+    worker.finish();
+    worker.running("e");
 }
