@@ -182,6 +182,11 @@ fn a_doubt_cleared_by_a_failure_is_caught() {
 }
 
 #[test]
+fn a_start_after_the_lease_is_caught() {
+    catches(Bug::LateStart, once(ReconcileOnly), &[laws::GRANTS]);
+}
+
+#[test]
 fn a_report_after_the_lease_is_caught() {
     catches(Bug::LateReport, once(ReconcileOnly), &[laws::REPORTS, laws::TRUE_SUCCESS]);
 }
