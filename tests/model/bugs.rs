@@ -36,6 +36,8 @@ pub(crate) enum Bug {
     NoReceipts,
     /// A failure is taken for proof that nothing happened.
     FailureClearsDoubt,
+    /// A start is granted even after the lease's end, as long as nobody reclaimed it.
+    LateStart,
     /// A report counts even after the lease's end, as long as nobody reclaimed it.
     LateReport,
 }
@@ -51,6 +53,10 @@ pub(crate) fn start(
     let attempt = judged_attempt(protocol, Bug::AnyEpochStarts, db, message);
     let (known, book) = (db.knows(attempt.epoch), db.book(message.epoch));
     let start = message.start(attempt);
+    let now = match db.task.lease() {
+        Some(lease) if protocol.has(Bug::LateStart) => lease.leased_at,
+        _ => now,
+    };
     match decide::start(&db.task, known, &book, &start, lease_ms, now, &actor()) {
         Err(Rejection::AlreadyStarted(_)) if protocol.has(Bug::StartsTwice) => {
             let applied = book.applied(start.digest()).cloned();

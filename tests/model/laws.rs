@@ -55,6 +55,8 @@ laws! {
     BUDGET = "attempts never exceed max_attempts": within_budget;
     /// §1: a lease that was promised is kept, and there is one at a time.
     AUTHORITY = "whoever was promised a lease holds it, and at most one does": one_authority;
+    /// S10, S11: what is over stays over.
+    GRANTS = "only a valid lease is started or renewed": granted_in_time;
     /// S16: a report without authority changes nothing.
     REPORTS = "only a report with authority is applied": applied_with_authority;
     /// S15: one process runs an attempt.
@@ -157,6 +159,15 @@ fn one_authority(step: &Step<'_>) -> bool {
     kept && open.next().is_none()
 }
 
+fn granted_in_time(step: &Step<'_>) -> bool {
+    let epoch = match step.action {
+        Action::Deliver { message, .. } if message.body == Body::Start && step.trace.fresh => message.epoch,
+        Action::Renew { epoch } => epoch,
+        _ => return true,
+    };
+    step.before.promise(epoch).is_some_and(|p| p.is_open(step.before.now()))
+}
+
 fn applied_with_authority(step: &Step<'_>) -> bool {
     match (step.action, step.trace.receipt.as_ref()) {
         (Action::Deliver { message, .. }, Some(receipt))
@@ -219,15 +230,21 @@ fn true_success(step: &Step<'_>) -> bool {
 }
 
 fn receipts_last(step: &Step<'_>) -> bool {
-    let given_again = match step.action {
-        Action::Deliver { message, .. } => match step.before.db.receipt(message) {
-            Some(stored) => !step.trace.fresh && step.trace.receipt.as_ref() == Some(stored),
-            None => true,
+    let (before, after) = (&step.before.db, &step.after.db);
+    let given_again = match (step.action, &step.trace.receipt) {
+        (Action::Deliver { message, .. }, given) => match (before.receipt(message), given) {
+            (Some(stored), given) => !step.trace.fresh && given.as_ref() == Some(stored),
+            // S14: what another id is answered with took effect.
+            (None, Some(given)) => step.trace.fresh || given.disposition == APPLIED,
+            (None, None) => true,
         },
         _ => true,
     };
-    let mut epochs = step.before.db.receipts.iter().zip(&step.after.db.receipts);
-    given_again && epochs.all(|(before, after)| before.iter().all(|r| after.contains(r)))
+    let kept = before.receipts.iter().zip(&after.receipts).all(|(b, a)| b.iter().all(|r| a.contains(r)));
+    // They are ordered by message.
+    let stored_once =
+        after.receipts.iter().all(|r| r.is_sorted_by(|one, next| one.message_id < next.message_id));
+    given_again && kept && stored_once
 }
 
 fn revisions(step: &Step<'_>) -> bool {

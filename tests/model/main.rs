@@ -34,11 +34,12 @@
 //! revisions and reasons that are only written down are compared by the laws of the step that writes them and then
 //! left out of the state's hash.
 //!
-//! **Whether it would notice.** `bugs` replaces one step by a wrong one at a time, and the checker must find the laws that
-//! it breaks; the test prints a path to each. A path ends where the first law is broken.
+//! **Whether it would notice.** `bugs` replaces one step by a wrong one at a time, and the checker must find the laws
+//! that it breaks; the test prints a path to each. A path ends where the first law is broken.
 //!
-//! Left out: people who resolve a task (a new budget and a new deadline make it a new task to this protocol), outages
-//! of the database (`last_seen` moves leases, not decisions), and what one transaction does inside the database.
+//! Left out: reports that precede their start (no worker of this model sends one), people who resolve a task (a new
+//! budget and a new deadline make it a new task to this protocol), outages of the database (`last_seen` moves leases,
+//! not decisions), and what one transaction does inside the database.
 
 mod bugs;
 mod laws;
@@ -179,6 +180,11 @@ fn reports_without_receipts_are_caught() {
 #[test]
 fn a_doubt_cleared_by_a_failure_is_caught() {
     catches(Bug::FailureClearsDoubt, twice(Idempotent), &[laws::DOUBT_KEPT, laws::DOUBT_SET]);
+}
+
+#[test]
+fn a_start_after_the_lease_is_caught() {
+    catches(Bug::LateStart, once(ReconcileOnly), &[laws::GRANTS]);
 }
 
 #[test]
