@@ -29,7 +29,7 @@ fn quick() -> EngineOptions {
 }
 
 async fn work(mut worker: TestWorker) {
-    while let Some(event) = worker.seat.next().await {
+    while let Some(event) = worker.events.recv().await {
         if let SeatEvent::Dispatch(dispatch) = event
             && worker.start_as(dispatch.attempt, message_id()).await.is_ok()
         {
