@@ -52,9 +52,19 @@ async fn a_node_waits_while_another_holds_the_migration_lock() {
 
 /// Waits until some connection to the database is in `state`.
 async fn wait_for_state(database: &TestDatabase, state: &str) {
-    let waiting = format!(
-        "SELECT CAST(id AS CHAR) FROM information_schema.processlist WHERE db = DATABASE() AND state = '{state}'"
-    );
+    // MySQL's information_schema would convert the statements of all other sessions, which fails on binary values in
+    // them; MariaDB's performance_schema is off by default.
+    let version = database.strings("SELECT VERSION()").await.concat();
+    let waiting = if version.contains("MariaDB") {
+        format!(
+            "SELECT CAST(id AS CHAR) FROM information_schema.processlist WHERE db = DATABASE() AND state = '{state}'"
+        )
+    } else {
+        format!(
+            "SELECT CAST(processlist_id AS CHAR) FROM performance_schema.threads \
+             WHERE processlist_db = DATABASE() AND processlist_state = '{state}'"
+        )
+    };
     let limit = Instant::now() + Duration::from_secs(20);
     while database.strings(&waiting).await.is_empty() {
         assert!(Instant::now() < limit, "the migration was never in the state {state}");
