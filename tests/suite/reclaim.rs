@@ -23,7 +23,11 @@ use tokio::{sync::Barrier, task::JoinSet};
 use crate::support::{database::TestDatabase, eventually, on_every_database, rig::*};
 
 fn short_lease() -> EngineOptions {
-    EngineOptions { lease: Duration::from_secs(1), start_window: Duration::from_millis(300), ..options() }
+    EngineOptions { lease: Duration::from_secs(1), ..options() }
+}
+
+fn short_window() -> EngineOptions {
+    EngineOptions { start_window: Duration::from_millis(300), ..options() }
 }
 
 async fn ended(rig: &Rig, id: TaskId) -> State {
@@ -45,7 +49,7 @@ fn idempotent_and_slow(submission: &mut Submission) {
 
 on_every_database! {
     async fn an_unstarted_lease_ends_with_its_window_in_real_time(database: TestDatabase) {
-        let rig = Rig::new(database, short_lease()).await;
+        let rig = Rig::new(database, short_window()).await;
         let mut worker = rig.worker(1).await;
         let id = rig.submit(slow_retry).await;
         worker.next().await;
@@ -64,7 +68,7 @@ on_every_database! {
     }
 
     async fn the_last_unstarted_attempt_fails_the_task(database: TestDatabase) {
-        let rig = Rig::new(database, short_lease()).await;
+        let rig = Rig::new(database, short_window()).await;
         let mut worker = rig.worker(1).await;
         let id = rig.submit(|s| s.policy.max_attempts = 1).await;
         worker.next().await;

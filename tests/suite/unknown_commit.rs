@@ -236,16 +236,8 @@ async fn an_outcome_that_stays_unknown_is_said_to_be_unknown() {
     rig.submit(|_| {}).await;
     for fate in [CommitFate::AnswerLost, CommitFate::NeverArrives] {
         let submission = submission();
-        let lost = behind.proxy.lost();
-        behind.proxy.next_commits(&[fate]);
-        let cut = async {
-            eventually("the commit is on its way", Duration::from_secs(5), || async {
-                (behind.proxy.lost() > lost).then_some(())
-            })
-            .await;
-            behind.proxy.cut();
-        };
-        let (answer, ()) = tokio::join!(rig.engine.submit(submission.clone()), cut);
+        behind.proxy.cut_with_next_commit(fate);
+        let answer = rig.engine.submit(submission.clone()).await;
         let failure = answer.expect_err("nobody knows");
         assert!(matches!(failure, orbit::engine::Failure::OutcomeUnknown), "{fate:?} {failure:?}");
         behind.proxy.restore();

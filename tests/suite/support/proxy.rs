@@ -53,6 +53,8 @@ struct Shared {
     weather: watch::Sender<Weather>,
     fates: Mutex<VecDeque<CommitFate>>,
     lost: AtomicUsize,
+    /// The next loss is the beginning of an outage.
+    cut_with_loss: AtomicBool,
     /// Packets with this text wait.
     held_text: watch::Sender<Option<&'static str>>,
     held: AtomicUsize,
@@ -70,6 +72,7 @@ impl Proxy {
             weather: watch::Sender::new(Weather::Fine),
             fates: Mutex::default(),
             lost: AtomicUsize::new(0),
+            cut_with_loss: AtomicBool::new(false),
             held_text: watch::Sender::new(None),
             held: AtomicUsize::new(0),
         });
@@ -105,6 +108,12 @@ impl Proxy {
         self.shared.fates().extend(fates);
     }
 
+    /// Loses the next COMMIT like this, and with it every way to the server.
+    pub(crate) fn cut_with_next_commit(&self, fate: CommitFate) {
+        self.shared.cut_with_loss.store(true, Ordering::SeqCst);
+        self.next_commits(&[fate]);
+    }
+
     /// COMMITs whose answers were lost.
     pub(crate) fn lost(&self) -> usize {
         self.shared.lost.load(Ordering::SeqCst)
@@ -135,6 +144,12 @@ impl Proxy {
 impl Shared {
     fn fates(&self) -> std::sync::MutexGuard<'_, VecDeque<CommitFate>> {
         self.fates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn happened(&self) {
+        if self.cut_with_loss.swap(false, Ordering::SeqCst) {
+            self.weather.send_replace(Weather::Cut);
+        }
     }
 
     async fn fine(&self) {
@@ -220,6 +235,7 @@ async fn requests(
             }
             CommitFate::NeverArrives => {
                 shared.lost.fetch_add(1, Ordering::SeqCst);
+                shared.happened();
                 return Ok(None);
             }
             CommitFate::ArrivesLate(after) => {
@@ -242,8 +258,12 @@ async fn answers(
     let mut bytes = vec![0; 64 * 1024];
     loop {
         let read = server.read(&mut bytes).await?;
-        if read == 0 || deaf.load(Ordering::SeqCst) {
+        if deaf.load(Ordering::SeqCst) {
             // The server has answered, so it has committed.
+            shared.happened();
+            return Ok(());
+        }
+        if read == 0 {
             return Ok(());
         }
         shared.fine().await;

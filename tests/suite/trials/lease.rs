@@ -124,7 +124,7 @@ on_every_database! {
         workers.shutdown().await;
         let done = rig.database.number("SELECT COUNT(*) FROM tasks WHERE state = 4").await;
         assert_eq!(rig.database.number("SELECT COUNT(*) FROM tasks").await, done);
-        assert!(done > 30, "{done}");
+        assert!(done > 5, "{done}");
         rig.end().await;
     }
 

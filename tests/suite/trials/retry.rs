@@ -17,12 +17,12 @@ use orbit::{
 
 use crate::support::{eventually, node, on_every_database, rig::*};
 
-const LIMIT: Duration = Duration::from_secs(15);
+const LIMIT: Duration = Duration::from_secs(20);
 
 fn quick() -> EngineOptions {
     EngineOptions {
         lease: Duration::from_secs(1),
-        start_window: Duration::from_millis(300),
+        start_window: Duration::from_secs(1),
         sweep_interval: Duration::from_millis(50),
         ..EngineOptions::default()
     }
@@ -44,7 +44,7 @@ on_every_database! {
             let problems = PolicyRequest { max_attempts: Some(refused), ..PolicyRequest::default() }.freeze();
             assert_eq!(problems.expect_err("refused")[0].field, "retry.max_attempts");
         }
-        let rig = Rig::new(database, quick()).await;
+        let rig = Rig::new(database, options()).await;
         let mut ids = Vec::new();
         for max_attempts in [None, Some(1), Some(4)] {
             let request = PolicyRequest {
@@ -72,7 +72,7 @@ on_every_database! {
 
     // T28 and the second half of T32: the delays of a long series, and a budget past a byte.
     async fn t28_t32_three_hundred_attempts_stop_at_three_hundred(database: TestDatabase) {
-        let rig = Rig::new(database, quick()).await;
+        let rig = Rig::new(database, options()).await;
         let id = rig.submit(|s| {
             s.policy.max_attempts = 300;
             s.policy.initial_delay_ms = 1;
