@@ -87,7 +87,7 @@ const MODULES: [Module; 16] = [
     Module {
         path: "session/connection",
         own: SESSION,
-        crates: &["futures_util", "tokio", "tonic", "tracing", "uuid"],
+        crates: &["futures_util", "tokio", "tonic", "tonic_types", "tracing", "uuid"],
     },
     Module { path: "session/outbox", own: SESSION, crates: &["futures_util", "prost", "tokio", "tonic"] },
     // A dispatch carries where the task waited, which the store made.

@@ -18,25 +18,31 @@ mod alone {
     const PAUSE: Duration = Duration::from_millis(37);
     const SAME_NODE_LIMIT: Duration = Duration::from_millis(20);
     const OTHER_NODE_LIMIT: Duration = Duration::from_millis(300);
-    /// Statements to the database on a task's way from its submit to its dispatch, about.
+    /// Statements to the database on a task's way from its submit to its dispatch, about, and commits.
     const STATEMENTS: u32 = 30;
-    /// What a statement that does nothing takes on an idle machine, at most.
+    const COMMITS: u32 = 2;
+    /// What a statement that does nothing takes on an idle machine, at most, and one with a durable commit.
     const IDLE_STATEMENT: Duration = Duration::from_micros(250);
+    const IDLE_COMMIT: Duration = Duration::from_millis(3);
 
     /// Medians over all tasks.
     struct Medians {
         /// From the submit to the dispatch.
         wait: Duration,
-        /// Of a statement that does nothing, at the same time.
+        /// Of a statement that does nothing, and of one that commits a row, at the same time.
         statement: Duration,
+        commit: Duration,
     }
 
     impl Medians {
         /// Holds a limit for an idle machine; one that is busy with something else gets what its delays add.
         fn hold(&self, limit: Duration) {
-            let excess = self.statement.saturating_sub(IDLE_STATEMENT) * STATEMENTS;
-            let (wait, statement) = (self.wait, self.statement);
-            println!("median from submit to dispatch: {wait:?}, of a statement: {statement:?}");
+            let Self { wait, statement, commit } = *self;
+            println!(
+                "median from submit to dispatch: {wait:?}, of a statement: {statement:?}, with commit: {commit:?}"
+            );
+            let excess = statement.saturating_sub(IDLE_STATEMENT) * STATEMENTS
+                + commit.saturating_sub(IDLE_COMMIT) * COMMITS;
             assert!(wait < limit + excess, "{wait:?} is not within {limit:?} and {excess:?}");
         }
     }
@@ -50,7 +56,8 @@ mod alone {
     async fn medians(database: &TestDatabase, producer: &Server, consumer: &Server) -> Medians {
         let mut tasks = producer.tasks();
         let mut worker = Stream::open(consumer.channel(), 4).await;
-        let (mut waits, mut statements) = (Vec::with_capacity(TASKS), Vec::with_capacity(TASKS));
+        let (mut waits, mut statements, mut commits) = (Vec::new(), Vec::new(), Vec::new());
+        database.sql("CREATE TABLE probe (n BIGINT)").await;
         for i in 0..=TASKS {
             let began = Instant::now();
             let submit =
@@ -66,9 +73,12 @@ mod alone {
             let began = Instant::now();
             database.number("1").await;
             statements.push(began.elapsed());
+            let began = Instant::now();
+            database.sql("INSERT INTO probe VALUES (1)").await;
+            commits.push(began.elapsed());
             sleep(PAUSE).await;
         }
-        Medians { wait: median(waits), statement: median(statements) }
+        Medians { wait: median(waits), statement: median(statements), commit: median(commits) }
     }
 
     on_every_database! {
