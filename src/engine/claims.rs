@@ -1,10 +1,10 @@
 //! Who gets what: which sessions have room, and which routes may have something for them.
 //!
-//! Pure bookkeeping under the lock of [`super::seats`]. A route stands in `due` with the moment from which it may have
-//! something to claim; a claim that comes back short removes it, unless the route was named anew meanwhile.
+//! Pure bookkeeping under the lock of [`super::seats`]. A route that may have something to claim stands on the board until a
+//! claim comes back short, unless it was named anew meanwhile; moments to come are kept beside it.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     time::Duration,
 };
 
@@ -20,18 +20,19 @@ const ASKS_MAX: usize = 64;
 /// Tasks claimed at once.
 const CLAIM_MAX: u32 = 256;
 
-/// What routes may have, by an estimate of the database's clock. The database judges; this only decides when to ask.
+/// When routes may have something, by an estimate of the database's clock. The database judges; this only decides when to
+/// ask.
 #[derive(Default)]
 pub(super) struct DueBoard {
-    due: HashMap<RouteNo, DueRoute>,
+    /// Routes that may have something now, and how often each was named.
+    now: Named,
+    /// Moments from which routes will have something.
+    later: BTreeSet<(Moment, RouteNo)>,
     clock: Option<(Moment, Instant)>,
 }
 
-struct DueRoute {
-    at: Moment,
-    /// Raised whenever the route is named.
-    named: u64,
-}
+/// Moments kept. What is left out is found by the next poll.
+const LATER_MAX: usize = 100_000;
 
 /// How often each route had been named when a claim was sent.
 pub(super) type Named = HashMap<RouteNo, u64>;
@@ -46,7 +47,7 @@ impl DueBoard {
     }
 
     /// The database's time by estimate: at most what it is.
-    pub(super) fn now(&self) -> Option<Moment> {
+    fn now(&self) -> Option<Moment> {
         self.clock.map(|(at, read)| {
             let elapsed_us = i64::try_from(read.elapsed().as_micros()).unwrap_or(i64::MAX);
             Moment::from_micros(at.micros().saturating_add(elapsed_us))
@@ -55,33 +56,35 @@ impl DueBoard {
 
     /// A route has something from `at` on.
     pub(super) fn name(&mut self, route: RouteNo, at: Moment) {
-        let due = self.due.entry(route).or_insert(DueRoute { at, named: 0 });
-        due.at = due.at.min(at);
-        due.named += 1;
+        if self.now().is_none_or(|now| at <= now) {
+            *self.now.entry(route).or_insert(0) += 1;
+        } else if self.later.len() < LATER_MAX {
+            self.later.insert((at, route));
+        }
     }
 
-    /// Claims came back short: nothing more there, unless it was named since.
+    /// Claims came back short: nothing more there for now, unless it was named since.
     pub(super) fn exhausted(&mut self, route: RouteNo, named: &Named) {
-        if self.due.get(&route).is_some_and(|d| named.get(&route) == Some(&d.named)) {
-            self.due.remove(&route);
+        if self.now.get(&route) == named.get(&route) {
+            self.now.remove(&route);
         }
     }
 
     /// Routes that may have something now.
-    pub(super) fn due_now(&self) -> Named {
-        let Some(now) = self.now() else {
-            return Named::new();
-        };
-        self.due.iter().filter(|(_, d)| d.at <= now).map(|(route, d)| (*route, d.named)).collect()
+    pub(super) fn due_now(&mut self) -> Named {
+        let Some(now) = self.now() else { return Named::new() };
+        while let Some((_, route)) = self.later.first().copied().filter(|(at, _)| *at <= now) {
+            self.later.pop_first();
+            *self.now.entry(route).or_insert(0) += 1;
+        }
+        self.now.clone()
     }
 
     /// How long until the next of these routes may have something.
     pub(super) fn wait(&self, served: impl Fn(RouteNo) -> bool) -> Option<Duration> {
         let now = self.now()?;
-        let next =
-            self.due.iter().filter(|(route, d)| d.at > now && served(**route)).map(|(_, d)| d.at).min()?;
-        let us = u64::try_from(next.micros() - now.micros()).unwrap_or(0);
-        Some(Duration::from_micros(us))
+        let (next, _) = self.later.iter().find(|(_, route)| served(*route))?;
+        Some(Duration::from_micros(u64::try_from(next.micros() - now.micros()).unwrap_or(0)))
     }
 }
 
@@ -163,5 +166,43 @@ impl Rota {
             }
         }
         shares
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUTE: RouteNo = RouteNo(1);
+
+    fn board() -> DueBoard {
+        let mut board = DueBoard::default();
+        board.tick(Moment::from_micros(1_000_000));
+        board
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_short_claim_forgets_what_was_due_and_keeps_what_will_be() {
+        let mut board = board();
+        board.name(ROUTE, Moment::from_micros(1_500_000));
+        board.name(ROUTE, Moment::from_micros(1_000_000));
+        let named = board.due_now();
+        assert!(named.contains_key(&ROUTE));
+        board.exhausted(ROUTE, &named);
+        assert!(board.due_now().is_empty());
+        assert_eq!(board.wait(|_| true), Some(Duration::from_millis(500)));
+        assert_eq!(board.wait(|_| false), None);
+        tokio::time::advance(Duration::from_millis(500)).await;
+        assert!(board.due_now().contains_key(&ROUTE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_route_named_while_a_claim_is_under_way_stays() {
+        let mut board = board();
+        board.name(ROUTE, Moment::from_micros(0));
+        let named = board.due_now();
+        board.name(ROUTE, Moment::from_micros(0));
+        board.exhausted(ROUTE, &named);
+        assert!(board.due_now().contains_key(&ROUTE));
     }
 }

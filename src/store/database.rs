@@ -349,9 +349,10 @@ impl Target {
                     pool.after_connect(|connection, _| {
                         Box::pin(async move {
                             // Strict whatever the server's default: a value that does not fit must fail, not be cut.
+                            // A node that vanishes without a word must not keep its locks for hours.
                             let session = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
                                            time_zone = '+00:00', innodb_lock_wait_timeout = 3, \
-                                           lock_wait_timeout = 3";
+                                           lock_wait_timeout = 3, wait_timeout = 60";
                             connection.execute(session).await?;
                             // Gap locks of REPEATABLE READ would make claims wait for each other.
                             let isolation = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";

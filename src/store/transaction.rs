@@ -29,6 +29,8 @@ const TRANSACTION_LIMIT: Duration = Duration::from_secs(5);
 const RERUN_LIMIT: Duration = Duration::from_secs(4);
 /// Re-runs at most, for faults that come back at once.
 const RERUNS_MAX: u32 = 20;
+/// After so long without a transaction a lane goes on with a new connection.
+const IDLE_LIMIT: Duration = Duration::from_secs(30);
 /// How long callers wait for an unknown commit to be settled.
 const SETTLE_LIMIT: Duration = Duration::from_secs(4);
 
@@ -51,6 +53,7 @@ pub struct LaneConnection {
     lane: String,
     seq: i64,
     connection: Option<DatabaseConnection>,
+    used_at: Instant,
     committing: bool,
     unsettled: bool,
 }
@@ -84,6 +87,7 @@ impl LaneConnection {
             lane,
             seq: 0,
             connection: None,
+            used_at: Instant::now(),
             committing: false,
             unsettled: false,
         };
@@ -292,6 +296,11 @@ impl LaneConnection {
     }
 
     async fn begin(&mut self) -> Result<DatabaseTransaction, Fault> {
+        // The server closes a connection that is idle for long; finding that out would cost a failed transaction.
+        if self.used_at.elapsed() > IDLE_LIMIT {
+            self.give_up_connection();
+        }
+        self.used_at = Instant::now();
         let connection = match &self.connection {
             Some(connection) => connection,
             None => self.connection.insert(self.database.lane_connection().await?),
