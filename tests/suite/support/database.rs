@@ -35,6 +35,11 @@ impl TestDatabase {
     pub(crate) async fn mysql() -> Self {
         let server_url = std::env::var("ORBIT_TEST_MYSQL_URL")
             .expect("ORBIT_TEST_MYSQL_URL names a MySQL server; tests/run starts one");
+        Self::mysql_at(&server_url).await
+    }
+
+    /// On another MySQL server.
+    pub(crate) async fn mysql_at(server_url: &str) -> Self {
         let name = format!("orbit_test_{}", Uuid::new_v4().simple());
         let server = connect(&format!("{server_url}/mysql")).await;
         let create = format!("CREATE DATABASE {name} DEFAULT CHARACTER SET utf8mb4");

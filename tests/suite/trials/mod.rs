@@ -3,4 +3,5 @@
 mod cancel;
 mod lease;
 mod retry;
+mod storage;
 mod submit;
