@@ -129,18 +129,4 @@ mod tests {
             assert_eq!(cancel(&task, "again", NOW, &actor()), None, "{:?}", task.state);
         }
     }
-
-    #[test]
-    fn a_cancel_blocks_every_later_attempt() {
-        let waits = Task { state: waiting().state, ..canceled(&waiting()) };
-        let claimed = super::super::claim(
-            &waits,
-            attempt_ref(1).attempt_id,
-            &crate::domain::fixtures::holder(),
-            1_000,
-            NOW,
-            &actor(),
-        );
-        assert_eq!(claimed, Err(super::super::ClaimRefusal::NotAllowed));
-    }
 }

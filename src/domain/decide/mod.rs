@@ -14,6 +14,8 @@ mod start;
 #[cfg(test)]
 mod table_test;
 mod verdict;
+#[cfg(test)]
+mod walk_test;
 
 pub use accept::{Acceptance, accept};
 pub use cancel::cancel;
