@@ -16,11 +16,11 @@ pub fn lapse(task: &Task, now: Moment, actor: &Actor) -> Option<Transition> {
     match &task.state {
         State::Waiting { .. } if now >= task.expires_at() => Some(end_wait(task, now, actor)),
         State::Leased(lease) if now >= lease.lease_until => {
-            let cause = lease_cause(task, lease, now, Cause::StartDeadline);
+            let cause = lease_cause(task, lease, Cause::StartDeadline);
             Some(end_attempt(task, lease, None, AttemptEnd::Unstarted, cause, now, actor))
         }
         State::Running { lease, started_at } if now >= lease.lease_until => {
-            let cause = lease_cause(task, lease, now, Cause::AttemptTimeout);
+            let cause = lease_cause(task, lease, Cause::AttemptTimeout);
             let end = AttemptEnd::Unknown { error: None };
             Some(end_attempt(task, lease, Some(*started_at), end, cause, now, actor))
         }
@@ -34,11 +34,12 @@ pub fn lapse(task: &Task, now: Moment, actor: &Actor) -> Option<Transition> {
     }
 }
 
-/// Which limit ended the lease: `at_cap` if it ran to its cap and that was not the deadline.
-fn lease_cause(task: &Task, lease: &Lease, now: Moment, at_cap: Cause) -> Cause {
-    if now >= task.deadline_at {
+/// Which limit ended the lease, however late it is reclaimed: `at_cap` if it ran to its cap and that was not the
+/// deadline.
+fn lease_cause(task: &Task, lease: &Lease, at_cap: Cause) -> Cause {
+    if lease.lease_until >= task.deadline_at {
         Cause::TaskDeadline
-    } else if now >= lease.cap_at {
+    } else if lease.lease_until >= lease.cap_at {
         at_cap
     } else {
         Cause::LeaseExpired
@@ -218,6 +219,22 @@ mod tests {
         for (task, ms, cause) in table {
             let ended = lapse_at(&task, at(ms)).ended.expect("its attempt");
             assert_eq!(ended.cause, cause, "{:?}", task.state);
+        }
+    }
+
+    #[test]
+    fn a_late_reclaim_tells_the_same_cause() {
+        let [by_lease, by_timeout] = [LEASE_MS + 1, 100].map(|attempt_timeout_ms| {
+            let mut task = leased();
+            task.policy.attempt_timeout_ms = attempt_timeout_ms;
+            running_from(&task)
+        });
+        for late in [by_lease.deadline_at, NOW.plus_ms(LEASE_MS + 1)] {
+            for (task, cause) in [(&by_lease, Cause::LeaseExpired), (&by_timeout, Cause::AttemptTimeout)] {
+                assert_eq!(lapse_at(task, late).ended.map(|e| e.cause), Some(cause));
+            }
+            let unstarted = lapse_at(&leased(), late).ended.map(|e| e.cause);
+            assert_eq!(unstarted, Some(Cause::LeaseExpired));
         }
     }
 }
