@@ -63,14 +63,20 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// What a step does to the task: a change, or a renewal, or nothing.
-fn take(task: &Task, step: &Step, id: u128, now: Moment) -> Result<Option<Transition>, Task> {
+/// What a step does to the task.
+enum Taken {
+    Nothing,
+    Renewed(Box<Task>),
+    Changed(Box<Transition>),
+}
+
+fn take(task: &Task, step: &Step, id: u128, now: Moment) -> Taken {
     let attempt = |ago: u32| {
         let epoch = task.attempt_count.saturating_sub(ago);
         AttemptRef { task_id: task.id, attempt_id: attempt_id(epoch.into()), epoch }
     };
     let (book, actor) = (ReceiptBook::default(), actor());
-    Ok(match step {
+    let changed = match step {
         Step::Pass(_) => None,
         Step::Claim => {
             let next = attempt_id(u128::from(task.attempt_count) + 1);
@@ -84,7 +90,7 @@ fn take(task: &Task, step: &Step, id: u128, now: Moment) -> Result<Option<Transi
             }
         }
         Step::Renew(ago) => match renew(task, attempt(*ago), 20, now) {
-            Some(renewed) => return Err(renewed),
+            Some(renewed) => return Taken::Renewed(Box::new(renewed)),
             None => None,
         },
         Step::Finish(ago, report) => {
@@ -107,7 +113,8 @@ fn take(task: &Task, step: &Step, id: u128, now: Moment) -> Result<Option<Transi
             };
             resolve(task, &resolution, now, &actor).ok()
         }
-    })
+    };
+    changed.map_or(Taken::Nothing, |transition| Taken::Changed(Box::new(transition)))
 }
 
 fn is_terminal(task: &Task) -> bool {
@@ -118,8 +125,7 @@ fn is_terminal(task: &Task) -> bool {
 fn check_task(task: &Task) {
     match &task.state {
         State::NeedsReview => assert!(task.doubt),
-        State::Waiting { .. } => assert!(!task.blocks_retry() && task.cancel.is_none()),
-        State::Leased(_) => assert!(!task.blocks_retry() && task.cancel.is_none()),
+        State::Waiting { .. } | State::Leased(_) => assert!(!task.blocks_retry() && task.cancel.is_none()),
         State::Running { started_at, lease } => {
             let time = task.policy.attempt_timeout_ms;
             assert!(!task.blocks_retry() && lease.cap_at <= started_at.plus_ms(time));
@@ -180,16 +186,16 @@ proptest! {
                 now = now.plus_ms(*ms);
             }
             match take(&task, step, id, now) {
-                Ok(None) => {}
-                Ok(Some(transition)) => {
+                Taken::Nothing => {}
+                Taken::Changed(transition) => {
                     check_change(&task, &transition, now);
                     task = transition.task;
                 }
-                Err(renewed) => {
+                Taken::Renewed(renewed) => {
                     let lease_until = |t: &Task| t.lease().map(|l| l.lease_until);
                     prop_assert!(lease_until(&renewed) >= lease_until(&task));
                     prop_assert_eq!(renewed.revision, task.revision);
-                    task = renewed;
+                    task = *renewed;
                 }
             }
             check_task(&task);
