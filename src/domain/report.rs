@@ -259,4 +259,11 @@ mod tests {
             assert_eq!((report.bytes(), report.outcome()), (bytes, outcome), "{report:?}");
         }
     }
+
+    #[test]
+    fn the_limits_are_those_of_the_contract() {
+        let limits = (ERROR_CODE_LEN_MAX, ERROR_MESSAGE_BYTES_MAX, ERROR_DETAILS_BYTES_MAX);
+        assert_eq!(limits, (128, 4_096, 65_536));
+        assert_eq!(crate::domain::submission::PAYLOAD_BYTES_MAX_DEFAULT, 1_048_576);
+    }
 }

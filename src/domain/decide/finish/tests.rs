@@ -163,6 +163,18 @@ fn a_retry_must_lie_strictly_before_the_deadline_and_start_before() {
 }
 
 #[test]
+fn attempts_that_a_person_granted_count_for_a_retry() {
+    let spent = Task { attempt_count: 2, ..waiting() };
+    let decision = |granted_attempts| {
+        let task = running_from(&leased_from(&Task { granted_attempts, ..spent.clone() }));
+        let message = Finish { attempt: attempt_ref(3), ..message(1, failed(true)) };
+        applied(finish_with(&task, &ReceiptBook::default(), &message, NOW)).0.task.last_decision
+    };
+    assert_eq!(decision(0), Some(Decision::AttemptLimit));
+    assert_eq!(decision(1), Some(Decision::RetryableFailure));
+}
+
+#[test]
 fn a_report_at_the_lease_end_is_too_late() {
     let [before, at, after] =
         around(NOW.plus_ms(LEASE_MS)).map(|now| finish_at(&running(), succeeded(), now));
