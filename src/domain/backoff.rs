@@ -65,6 +65,22 @@ mod tests {
     }
 
     #[test]
+    fn the_doubling_is_exact_below_an_odd_cap() {
+        let policy = policy(1, 7);
+        assert_eq!([1, 2, 3, 4, 5].map(|n| base_ms(&policy, n)), [1, 2, 4, 7, 7]);
+        let policy = self::policy(3, 7);
+        assert_eq!([1, 2, 3].map(|n| base_ms(&policy, n)), [3, 6, 7]);
+    }
+
+    #[test]
+    fn whatever_the_policy_nothing_overflows_and_the_cap_holds() {
+        let wide = Policy { max_delay_ms: u32::MAX, ..policy(1, 1) };
+        assert_eq!([32, 33, 34].map(|n| base_ms(&wide, n)), [1 << 31, u32::MAX, u32::MAX]);
+        let below = Policy { max_delay_ms: 500, ..policy(1_000, 1_000) };
+        assert_eq!([1, 2].map(|n| base_ms(&below, n)), [500, 500]);
+    }
+
+    #[test]
     fn a_thousand_doublings_do_not_overflow() {
         let policy = policy(86_400_000, 604_800_000);
         assert_eq!(base_ms(&policy, 1_000), 604_800_000);

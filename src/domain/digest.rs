@@ -70,3 +70,56 @@ impl Default for Digester {
         Self::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sha256(bytes: &[u8]) -> Digest {
+        Digest(Sha256::digest(bytes).into())
+    }
+
+    #[test]
+    fn a_pair_is_field_length_and_value_in_big_endian() {
+        assert_eq!(Digester::new().finish(), sha256(b""));
+        assert_eq!(Digester::default().finish(), sha256(b""));
+        assert_eq!(Digester::new().text(6, "ab").finish(), sha256(b"\0\0\0\x06\0\0\0\0\0\0\0\x02ab"));
+        assert_eq!(
+            Digester::new().number(0x0102, -2).finish(),
+            sha256(b"\0\0\x01\x02\0\0\0\0\0\0\0\x08\xff\xff\xff\xff\xff\xff\xff\xfe")
+        );
+        assert_eq!(
+            Digester::new().text(1, "").text(2, "x").finish(),
+            sha256(b"\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x01x")
+        );
+    }
+
+    #[test]
+    fn defaults_are_left_out_and_nothing_else_is() {
+        let empty = || Digester::new();
+        assert_eq!(empty().number_unless(1, 5, 5).finish(), empty().finish());
+        assert_eq!(empty().number_unless(1, 0, 5).finish(), empty().number(1, 0).finish());
+        assert_eq!(empty().text_unless(1, "null", "null").finish(), empty().finish());
+        assert_eq!(empty().text_unless(1, "", "null").finish(), empty().text(1, "").finish());
+    }
+
+    #[test]
+    fn the_order_the_field_and_the_value_all_count() {
+        let digests = [
+            Digester::new().text(1, "a").text(2, "b").finish(),
+            Digester::new().text(2, "b").text(1, "a").finish(),
+            Digester::new().text(1, "ab").finish(),
+            Digester::new().text(2, "ab").finish(),
+            Digester::new().text(1, "a").finish(),
+        ];
+        assert_eq!(digests.iter().collect::<std::collections::HashSet<_>>().len(), digests.len());
+    }
+
+    #[test]
+    fn a_digest_prints_as_hex() {
+        let mut bytes = [0; 32];
+        bytes[0] = 0x0a;
+        bytes[31] = 0xff;
+        assert_eq!(format!("{:?}", Digest(bytes)), format!("0a{}ff", "00".repeat(30)));
+    }
+}

@@ -98,3 +98,40 @@ impl Event {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::fixtures::{NOW, actor, doubted, running, waiting};
+
+    #[test]
+    fn an_event_tells_of_the_task_as_it_stands() {
+        let task = Task { granted_attempts: 2, ..doubted(&running()) };
+        let event = Event::of(&task, EventKind::Started, NOW, &actor());
+        let expected = Event {
+            kind: EventKind::Started,
+            at: NOW,
+            revision: 3,
+            ordinal: 0,
+            state: StateName::Running,
+            epoch: None,
+            decision: None,
+            cause: None,
+            delay_ms: None,
+            next_available_at: None,
+            attempt_count: 1,
+            max_attempts: 5,
+            effect_uncertain: true,
+            actor: actor(),
+            note: None,
+            references: vec![],
+        };
+        assert_eq!(event, expected);
+    }
+
+    #[test]
+    fn an_event_of_a_waiting_task_says_when_it_may_be_claimed() {
+        let event = Event::of(&waiting(), EventKind::Accepted, NOW, &actor());
+        assert_eq!((event.next_available_at, event.effect_uncertain), (Some(NOW), false));
+    }
+}

@@ -78,3 +78,14 @@ pub const LOCAL_PRINCIPAL: &str = "local";
 
 /// The principal of what Orbit does by itself, such as reclaiming a lease.
 pub const NODE_PRINCIPAL: &str = "orbit";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_prints_hyphenated_and_in_small_letters() {
+        let id = TaskId(Uuid::from_u128(0xABCD_0000_0000_7000_8000_0000_0000_0001));
+        assert_eq!(id.to_string(), "abcd0000-0000-7000-8000-000000000001");
+    }
+}

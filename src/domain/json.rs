@@ -132,4 +132,30 @@ mod tests {
         }
         assert_eq!(JsonText::parse("[1]", 2), Err(JsonProblem::TooLarge { bytes: 3, bytes_max: 2 }));
     }
+
+    #[test]
+    fn closed_brackets_do_not_count_as_depth() {
+        let wide = format!("[{}[]]", "[],{},".repeat(200).replace("{}", "{\"a\":[]}"));
+        assert!(JsonText::parse(&wide, 1 << 20).is_ok());
+        let mixed = format!("{}1{}", "{\"a\":[".repeat(50), "]}".repeat(50));
+        assert!(JsonText::parse(&mixed, 1 << 20).is_ok());
+        assert!(JsonText::parse(&format!("[{mixed}]"), 1 << 20).is_err());
+        let after_an_escape = format!("[\"a\\\\\",{}]", "[".repeat(100) + &"]".repeat(100));
+        assert!(JsonText::parse(&after_an_escape, 1 << 20).is_err(), "the string ended, so these count");
+    }
+
+    #[test]
+    fn a_size_equal_to_the_limit_is_allowed() {
+        let text = JsonText::stored("[1]".to_owned());
+        assert_eq!(text.check_size("payload_json", 3), Ok(()));
+        let problem = JsonProblem::TooLarge { bytes: 3, bytes_max: 2 };
+        let refused = Rejection::Invalid(vec![FieldProblem::json("payload_json", problem)]);
+        assert_eq!(text.check_size("payload_json", 2), Err(refused));
+        assert!(JsonText::parse("[1]", 3).is_ok());
+    }
+
+    #[test]
+    fn a_text_stays_out_of_logs() {
+        assert_eq!(format!("{:?}", JsonText::stored("\"secret\"".to_owned())), "JsonText(8 bytes)");
+    }
 }

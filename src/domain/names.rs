@@ -82,4 +82,14 @@ mod tests {
             assert!(check_key(bad).is_err(), "{bad:?}");
         }
     }
+
+    #[test]
+    fn labels_are_counted_in_characters_and_carry_no_controls() {
+        for good in ["a", "worker of Zoë", &"é".repeat(128)] {
+            assert_eq!(check_label(good), Ok(()), "{good}");
+        }
+        for bad in ["", "a\nb", "\u{1b}[31m", "\u{7f}", &"é".repeat(129)] {
+            assert!(check_label(bad).is_err(), "{bad:?}");
+        }
+    }
 }

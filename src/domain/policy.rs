@@ -170,4 +170,12 @@ mod tests {
         assert_eq!(fields(at(1, 2, 1, 100, 100)), ["retry.max_delay_ms"]);
         assert_eq!(fields(at(1, 1, 1, 99, 99)), ["retry.attempt_timeout_ms", "task_timeout_ms"]);
     }
+
+    #[test]
+    fn a_bad_initial_delay_is_named_alone_and_not_the_default_that_follows_it() {
+        for bad in [0, 86_400_001, 604_800_001, u32::MAX] {
+            let request = PolicyRequest { initial_delay_ms: Some(bad), ..Default::default() };
+            assert_eq!(fields(request), ["retry.initial_delay_ms"], "{bad}");
+        }
+    }
 }

@@ -55,3 +55,42 @@ impl Queue {
         next
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MADE: Moment = Moment::from_micros(1);
+    const NOW: Moment = Moment::from_micros(2);
+
+    fn queue(paused: bool, max_running: u32, revision: u32, updated_at: Moment) -> Queue {
+        Queue {
+            no: QueueNo(7),
+            queue_id: "default".into(),
+            paused,
+            max_running,
+            revision,
+            created_at: MADE,
+            updated_at,
+        }
+    }
+
+    #[test]
+    fn a_change_raises_the_revision_and_one_to_what_it_is_already_does_not() {
+        use QueueChange::{Pause, Resume, SetMaxRunning};
+        let (open, paused) = (queue(false, 5, 1, MADE), queue(true, 5, 1, MADE));
+        let unlimited = SetMaxRunning { max_running: 0 };
+        let table = [
+            (&open, Pause, queue(true, 5, 2, NOW)),
+            (&paused, Pause, paused.clone()),
+            (&paused, Resume, queue(false, 5, 2, NOW)),
+            (&open, Resume, open.clone()),
+            (&open, unlimited, queue(false, 0, 2, NOW)),
+            (&paused, unlimited, queue(true, 0, 2, NOW)),
+            (&open, SetMaxRunning { max_running: 5 }, open.clone()),
+        ];
+        for (before, change, after) in table {
+            assert_eq!(before.changed(change, NOW), after, "{before:?}, {change:?}");
+        }
+    }
+}

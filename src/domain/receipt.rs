@@ -170,3 +170,110 @@ impl OperatorReceipt {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::fixtures::{NOW, attempt_ref, doubted, leased, message_id, running, waiting};
+    use crate::domain::report::Start;
+
+    fn digest(epoch: u32) -> Digest {
+        Start { message_id: message_id(0), attempt: attempt_ref(epoch) }.digest()
+    }
+
+    fn receipt(id: u128, content: u32, disposition: Disposition) -> Receipt {
+        let evidence =
+            Receipt::evidence(message_id(id), MessageKind::Finish, digest(content), &running(), NOW);
+        Receipt { disposition, ..evidence }
+    }
+
+    fn book(receipts: &[(u128, u32, Disposition)]) -> ReceiptBook {
+        ReceiptBook::new(receipts.iter().map(|(id, content, d)| receipt(*id, *content, *d)).collect())
+    }
+
+    #[test]
+    fn the_same_message_gets_its_own_receipt_and_other_content_is_a_conflict() {
+        let book = book(&[(1, 1, Disposition::Evidence), (2, 1, Disposition::Applied)]);
+        for (id, disposition) in [(1, Disposition::Evidence), (2, Disposition::Applied)] {
+            let found = book.replay(message_id(id), digest(1)).expect("no conflict");
+            assert_eq!(found, Some(&receipt(id, 1, disposition)));
+            let conflict =
+                Rejection::IdempotencyConflict { field: "message_id", value: message_id(id).to_string() };
+            assert_eq!(book.replay(message_id(id), digest(2)), Err(conflict));
+        }
+        assert_eq!(book.replay(message_id(3), digest(1)), Ok(None));
+    }
+
+    #[test]
+    fn only_an_applied_receipt_of_the_same_content_is_found_under_another_id() {
+        let evidence = book(&[(1, 1, Disposition::Evidence)]);
+        assert_eq!(evidence.applied(digest(1)), None);
+        let both = book(&[(1, 1, Disposition::Evidence), (2, 1, Disposition::Applied)]);
+        assert_eq!(both.applied(digest(1)), Some(&receipt(2, 1, Disposition::Applied)));
+        assert_eq!(both.applied(digest(2)), None);
+    }
+
+    #[test]
+    fn only_evidence_counts_as_evidence() {
+        let mut book = book(&[(1, 1, Disposition::Applied), (2, 2, Disposition::Evidence)]);
+        assert_eq!((ReceiptBook::default().evidence_count(), book.evidence_count()), (0, 1));
+        book.add(receipt(3, 3, Disposition::Evidence));
+        book.add(receipt(4, 4, Disposition::Applied));
+        assert_eq!(book.evidence_count(), 2);
+        assert_eq!(book.replay(message_id(3), digest(3)), Ok(Some(&receipt(3, 3, Disposition::Evidence))));
+    }
+
+    #[test]
+    fn aliases_are_kept_below_sixty_four_receipts() {
+        let of = |n: u128| ReceiptBook::new((0..n).map(|id| receipt(id, 1, Disposition::Applied)).collect());
+        assert_eq!([0, 63, 64, 65].map(|n| of(n).keeps_alias()), [true, true, false, false]);
+    }
+
+    #[test]
+    fn a_receipt_says_what_became_of_the_message_as_of_its_commit() {
+        let later = NOW.plus_ms(5);
+        let task = Task { updated_at: later, ..doubted(&waiting()) };
+        let (id, kind, decision) = (message_id(1), MessageKind::Finish, Some(Decision::RetryableFailure));
+        let applied = Receipt {
+            message_id: id,
+            kind,
+            digest: digest(1),
+            disposition: Disposition::Applied,
+            task_state: StateName::Waiting,
+            decision,
+            effect_uncertain: true,
+            next_available_at: Some(NOW),
+            committed_at: later,
+        };
+        assert_eq!(Receipt::applied(id, kind, digest(1), &task, decision), applied);
+        let evidence = Receipt {
+            disposition: Disposition::Evidence,
+            decision: None,
+            next_available_at: None,
+            committed_at: NOW,
+            ..applied
+        };
+        assert_eq!(Receipt::evidence(id, kind, digest(1), &task, NOW), evidence);
+        let of_leased = Receipt::applied(id, kind, digest(1), &leased(), None);
+        assert_eq!(
+            (of_leased.next_available_at, of_leased.task_state, of_leased.effect_uncertain),
+            (None, StateName::Leased, false)
+        );
+    }
+
+    #[test]
+    fn an_operators_receipt_tells_of_the_task_as_it_stands() {
+        let task = Task { last_decision: Some(Decision::AttemptLimit), ..doubted(&running()) };
+        let expected = OperatorReceipt {
+            task_id: task.id,
+            changed: true,
+            task_state: StateName::Running,
+            revision: 3,
+            decision: Some(Decision::AttemptLimit),
+            effect_uncertain: true,
+            committed_at: NOW.plus_ms(1),
+        };
+        assert_eq!(OperatorReceipt::of(&task, true, NOW.plus_ms(1)), expected);
+        assert!(!OperatorReceipt::of(&task, false, NOW).changed);
+    }
+}

@@ -122,3 +122,27 @@ impl Rejection {
         Self::Invalid(vec![FieldProblem::new(field, description)])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::json::JsonProblem;
+
+    #[test]
+    fn a_problem_keeps_its_field_and_its_stable_reason() {
+        let problem = |json| {
+            let FieldProblem { field, reason, description } = FieldProblem::json("payload_json", json);
+            assert_eq!(field, "payload_json");
+            (reason, description)
+        };
+        let too_large = (FieldReason::PayloadTooLarge, "has 3 bytes; at most 2 are allowed".to_owned());
+        assert_eq!(problem(JsonProblem::TooLarge { bytes: 3, bytes_max: 2 }), too_large);
+        assert_eq!(
+            problem(JsonProblem::NotJson("is odd".into())),
+            (FieldReason::PayloadNotJson, "is odd".into())
+        );
+        let plain =
+            FieldProblem { field: "x", reason: FieldReason::InvalidArgument, description: "is odd".into() };
+        assert_eq!(Rejection::field("x", "is odd"), Rejection::Invalid(vec![plain]));
+    }
+}

@@ -195,4 +195,75 @@ mod tests {
         other.attempt.epoch = 2;
         assert_ne!(other.digest(), digest);
     }
+
+    fn full_error() -> TaskError {
+        TaskError {
+            code: "X".into(),
+            message: "why".into(),
+            details: Some(JsonText::stored("[1]".to_owned())),
+        }
+    }
+
+    #[test]
+    fn every_part_of_a_report_is_part_of_its_digest() {
+        let succeeded = |text: &str| Report::Succeeded { result: JsonText::stored(text.to_owned()) };
+        let failed = |error| Report::Failed { retryable: false, error };
+        let full = full_error();
+        let reports = [
+            succeeded("null"),
+            succeeded("{\"a\":1}"),
+            succeeded("{\"a\": 1}"),
+            failed(error("X")),
+            failed(error("Y")),
+            failed(TaskError { message: "".into(), ..full.clone() }),
+            failed(TaskError { details: None, ..full.clone() }),
+            failed(full.clone()),
+            Report::Failed { retryable: true, error: full.clone() },
+            Report::Unknown { error: None },
+            Report::Unknown { error: Some(full.clone()) },
+            Report::Canceled { error: None },
+            Report::Canceled { error: Some(full) },
+        ];
+        let digests: std::collections::HashSet<_> =
+            reports.iter().cloned().map(|r| finish(r).digest()).collect();
+        assert_eq!(digests.len(), reports.len());
+    }
+
+    #[test]
+    fn a_start_and_a_finish_never_look_alike_and_each_epoch_is_another_content() {
+        let start = |epoch| Start { message_id: message_id(1), attempt: attempt_ref(epoch) }.digest();
+        assert_eq!(start(1), Digester::new().number(1, 1).number(2, 1).finish());
+        assert_ne!(start(1), start(2));
+        assert_ne!(start(1), finish(Report::Unknown { error: None }).digest());
+    }
+
+    #[test]
+    fn a_result_of_null_is_the_default_and_left_out() {
+        let null = finish(Report::Succeeded { result: JsonText::null() }).digest();
+        assert_eq!(null, Digester::new().number(1, 2).number(2, 1).number(3, 1).finish());
+    }
+
+    #[test]
+    fn a_report_counts_its_bytes_and_names_its_outcome() {
+        let result = JsonText::stored("[1, 2]".to_owned());
+        let table = [
+            (Report::Succeeded { result }, 6, Outcome::Succeeded),
+            (Report::Failed { retryable: true, error: full_error() }, 1 + 3 + 3, Outcome::Failed),
+            (Report::Failed { retryable: false, error: error("CODE") }, 4, Outcome::Failed),
+            (Report::Unknown { error: None }, 0, Outcome::Unknown),
+            (Report::Unknown { error: Some(full_error()) }, 7, Outcome::Unknown),
+            (Report::Canceled { error: None }, 0, Outcome::Canceled),
+            (Report::Canceled { error: Some(full_error()) }, 7, Outcome::Canceled),
+        ];
+        for (report, bytes, outcome) in table {
+            assert_eq!((report.bytes(), report.outcome()), (bytes, outcome), "{report:?}");
+        }
+    }
+
+    #[test]
+    fn the_limits_are_those_of_the_contract() {
+        let limits = (ERROR_CODE_LEN_MAX, ERROR_MESSAGE_BYTES_MAX, ERROR_DETAILS_BYTES_MAX);
+        assert_eq!(limits, (128, 4_096, 65_536));
+        assert_eq!(crate::domain::submission::PAYLOAD_BYTES_MAX_DEFAULT, 1_048_576);
+    }
 }

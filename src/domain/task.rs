@@ -188,3 +188,101 @@ impl Task {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::fixtures::{
+        NOW, START_WINDOW_MS, around, attempt_id, attempt_ref, canceled, doubted, ended, idempotent,
+        in_review, leased, running, waiting,
+    };
+
+    #[test]
+    fn each_state_has_its_name() {
+        let [succeeded, failed, canceled] = ended();
+        let named = [
+            (waiting(), StateName::Waiting),
+            (leased(), StateName::Leased),
+            (running(), StateName::Running),
+            (succeeded, StateName::Succeeded),
+            (failed, StateName::Failed),
+            (canceled, StateName::Canceled),
+            (in_review(), StateName::NeedsReview),
+        ];
+        for (task, name) in named {
+            assert_eq!(task.state.name(), name);
+        }
+    }
+
+    #[test]
+    fn granted_attempts_add_to_the_limit_without_overflow() {
+        let limit = |granted_attempts| Task { granted_attempts, ..waiting() }.attempt_limit();
+        assert_eq!((limit(0), limit(2), limit(u32::MAX)), (3, 5, u32::MAX));
+    }
+
+    #[test]
+    fn a_wait_expires_at_the_earlier_of_deadline_and_start_before() {
+        let deadline = waiting().deadline_at;
+        let expires_at = |start_before| Task { start_before, ..waiting() }.expires_at();
+        assert_eq!(expires_at(None), deadline);
+        let [before, at, after] = around(deadline);
+        assert_eq!([before, at, after].map(|s| expires_at(Some(s))), [before, deadline, deadline]);
+    }
+
+    #[test]
+    fn only_a_doubt_under_reconcile_only_blocks_a_retry() {
+        let task = waiting();
+        assert!(doubted(&task).blocks_retry());
+        assert!(!task.blocks_retry());
+        assert!(!idempotent(&task).blocks_retry());
+        assert!(!doubted(&idempotent(&task)).blocks_retry());
+    }
+
+    #[test]
+    fn only_leased_and_running_tasks_have_a_lease() {
+        for task in [leased(), running()] {
+            assert_eq!(task.lease().map(|l| l.attempt_id), Some(attempt_id(1)));
+        }
+        for task in [waiting(), in_review()].into_iter().chain(ended()) {
+            assert_eq!(task.lease(), None, "{:?}", task.state);
+            assert_eq!(task.lease_of(attempt_ref(task.attempt_count)), None);
+        }
+    }
+
+    #[test]
+    fn a_lease_belongs_to_one_attempt_and_one_epoch() {
+        let current = attempt_ref(1);
+        for task in [leased(), running()] {
+            assert_eq!(task.lease_of(current), task.lease());
+            for other in [
+                AttemptRef { epoch: 0, ..current },
+                AttemptRef { epoch: 2, ..current },
+                AttemptRef { attempt_id: attempt_id(2), ..current },
+            ] {
+                assert_eq!(task.lease_of(other), None, "{other:?}");
+                assert!(!task.lease_status(other, NOW).valid);
+            }
+        }
+    }
+
+    #[test]
+    fn a_lease_is_valid_until_its_end_and_equal_is_too_late() {
+        let task = leased();
+        let end = NOW.plus_ms(START_WINDOW_MS);
+        let status = |now| {
+            let LeaseStatus { valid, remaining_ms, .. } = task.lease_status(attempt_ref(1), now);
+            (valid, remaining_ms)
+        };
+        assert_eq!(status(NOW), (true, START_WINDOW_MS));
+        assert_eq!(around(end).map(status), [(true, 0), (false, 0), (false, 0)]);
+        let [before, ..] = around(NOW.plus_ms(START_WINDOW_MS - 1));
+        assert_eq!(status(before), (true, 1));
+    }
+
+    #[test]
+    fn a_lease_status_tells_of_a_cancel() {
+        assert!(!running().lease_status(attempt_ref(1), NOW).cancel_requested);
+        assert!(canceled(&running()).lease_status(attempt_ref(1), NOW).cancel_requested);
+        assert!(canceled(&leased()).lease_status(attempt_ref(1), NOW).cancel_requested);
+    }
+}

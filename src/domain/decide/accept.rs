@@ -73,7 +73,7 @@ pub fn accept(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::fixtures::{acceptance, actor, submission};
+    use crate::domain::fixtures::{acceptance, actor, around, submission};
 
     const NOW: Moment = Moment::from_micros(1_000_000_000);
 
@@ -109,5 +109,46 @@ mod tests {
             s.start_before = Some(NOW.plus_ms(10));
         };
         assert_eq!(bad_fields(both), ["start_before"]);
+    }
+
+    #[test]
+    fn moments_are_judged_to_the_microsecond() {
+        let deadline = NOW.plus_ms(1_000);
+        let not_before = |at| bad_fields(|s| s.not_before = Some(at)).is_empty();
+        assert_eq!(around(deadline).map(not_before), [true, false, false]);
+        let start_before = |at| bad_fields(|s| s.start_before = Some(at)).is_empty();
+        assert_eq!(around(deadline).map(start_before), [true, true, false]);
+        assert_eq!(around(NOW).map(start_before), [false, false, true]);
+    }
+
+    #[test]
+    fn a_new_task_has_everything_at_its_beginning() {
+        let submission = Submission {
+            not_before: Some(NOW.plus_ms(5)),
+            start_before: Some(NOW.plus_ms(9)),
+            ..submission()
+        };
+        let Transition { task, event, ended } =
+            accept(&submission, &acceptance(), NOW, &actor()).expect("accepted");
+        let expected = Task {
+            id: acceptance().task_id,
+            route: acceptance().route,
+            policy: submission.policy,
+            granted_attempts: 0,
+            created_at: NOW,
+            updated_at: NOW,
+            deadline_at: NOW.plus_ms(submission.policy.task_timeout_ms),
+            start_before: Some(NOW.plus_ms(9)),
+            payload_bytes: 25,
+            state: State::Waiting { available_at: NOW.plus_ms(5) },
+            revision: 1,
+            attempt_count: 0,
+            doubt: false,
+            cancel: None,
+            last_decision: None,
+            verdict: None,
+        };
+        assert_eq!(task, expected);
+        assert_eq!((event.at, event.epoch, event.decision, ended), (NOW, None, None, None));
     }
 }

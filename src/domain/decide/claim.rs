@@ -61,7 +61,7 @@ pub fn claim(
 mod tests {
     use super::*;
     use crate::domain::{
-        fixtures::{NOW, actor, attempt_id, holder, waiting},
+        fixtures::{NOW, actor, around, attempt_id, canceled, holder, waiting},
         policy::RecoverySafety,
     };
 
@@ -108,5 +108,54 @@ mod tests {
         let mut idempotent = doubted;
         idempotent.policy.recovery_safety = RecoverySafety::Idempotent;
         assert!(claim_at(&idempotent, NOW).is_ok_and(|c| c.task.doubt));
+    }
+
+    #[test]
+    fn a_wait_is_claimed_from_its_moment_on_and_not_at_its_limits() {
+        let task = Task { state: State::Waiting { available_at: NOW.plus_ms(5) }, ..waiting() };
+        let claimed = around(NOW.plus_ms(5)).map(|now| claim_at(&task, now).map(|_| ()));
+        assert_eq!(claimed, [Err(ClaimRefusal::NotDue), Ok(()), Ok(())]);
+        let limit = NOW.plus_ms(9);
+        for task in [
+            Task { deadline_at: limit, ..waiting() },
+            Task { start_before: Some(limit), ..waiting() },
+            Task { start_before: Some(limit.plus_ms(1)), deadline_at: limit, ..waiting() },
+        ] {
+            let claimed = around(limit).map(|now| claim_at(&task, now).map(|_| ()));
+            assert_eq!(claimed, [Ok(()), Err(ClaimRefusal::Expired), Err(ClaimRefusal::Expired)]);
+        }
+    }
+
+    #[test]
+    fn a_recorded_cancel_blocks_every_later_attempt() {
+        // As if the task had gone on waiting: the cancel is checked by itself.
+        let task = Task { cancel: canceled(&waiting()).cancel, ..waiting() };
+        assert_eq!(claim_at(&task, NOW), Err(ClaimRefusal::NotAllowed));
+    }
+
+    #[test]
+    fn the_last_attempt_of_the_budget_is_claimed() {
+        let task = waiting();
+        let last = Task { attempt_count: task.attempt_limit() - 1, ..waiting() };
+        let claimed = claim_at(&last, NOW).expect("claimed");
+        assert_eq!((claimed.task.attempt_count, claimed.event.epoch), (3, Some(3)));
+        let over = Task { attempt_count: task.attempt_limit() + 1, ..task };
+        assert_eq!(claim_at(&over, NOW), Err(ClaimRefusal::NotAllowed));
+    }
+
+    #[test]
+    fn a_lease_says_whose_it_is_and_what_caps_it() {
+        let task = waiting();
+        let now = NOW.plus_ms(3);
+        let claimed = claim_at(&task, now).expect("claimed");
+        let lease = Lease {
+            attempt_id: attempt_id(1),
+            holder: holder(),
+            leased_at: now,
+            lease_until: now.plus_ms(15_000),
+            cap_at: task.deadline_at,
+        };
+        assert_eq!(claimed.task.state, State::Leased(lease));
+        assert_eq!((claimed.task.updated_at, claimed.ended), (now, None));
     }
 }

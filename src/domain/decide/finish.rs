@@ -134,3 +134,6 @@ fn keep_evidence(
 fn evidence_event_ordinal(epoch: Epoch, ordinal: u32) -> u32 {
     epoch.saturating_sub(1).saturating_mul(EVIDENCE_MAX).saturating_add(ordinal)
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,8 @@ mod start;
 #[cfg(test)]
 mod table_test;
 mod verdict;
+#[cfg(test)]
+mod walk_test;
 
 pub use accept::{Acceptance, accept};
 pub use cancel::cancel;
@@ -171,4 +173,30 @@ fn end_attempt(
         delay_ms,
     });
     transition
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Decision;
+
+    #[test]
+    fn decisions_are_named_as_in_the_contract() {
+        let names = [
+            (Decision::Succeeded, "SUCCEEDED"),
+            (Decision::CancelConfirmed, "CANCEL_CONFIRMED"),
+            (Decision::CancelRequested, "CANCEL_REQUESTED"),
+            (Decision::NonRetryableFailure, "NON_RETRYABLE_FAILURE"),
+            (Decision::ReconciliationRequired, "RECONCILIATION_REQUIRED"),
+            (Decision::AttemptLimit, "ATTEMPT_LIMIT"),
+            (Decision::DeadlineExceeded, "DEADLINE_EXCEEDED"),
+            (Decision::StartDeadlineExceeded, "START_DEADLINE_EXCEEDED"),
+            (Decision::RetryableFailure, "RETRYABLE_FAILURE"),
+            (Decision::IdempotentUnknown, "IDEMPOTENT_UNKNOWN"),
+            (Decision::UnstartedLeaseExpired, "UNSTARTED_LEASE_EXPIRED"),
+            (Decision::ResolvedByOperator, "RESOLVED_BY_OPERATOR"),
+        ];
+        for (decision, name) in names {
+            assert_eq!(decision.name(), name);
+        }
+    }
 }
