@@ -19,7 +19,7 @@ mod alone {
     const SAME_NODE_LIMIT: Duration = Duration::from_millis(20);
     const OTHER_NODE_LIMIT: Duration = Duration::from_millis(300);
     /// Statements to the database on a task's way from its submit to its dispatch, about, and commits.
-    const STATEMENTS: u32 = 30;
+    const STATEMENTS: u32 = 40;
     const COMMITS: u32 = 2;
     /// What a statement that does nothing takes on an idle machine, at most, and one with a durable commit.
     const IDLE_STATEMENT: Duration = Duration::from_micros(250);
