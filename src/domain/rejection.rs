@@ -65,6 +65,8 @@ pub enum Rejection {
     Invalid(Vec<FieldProblem>),
     /// No such task, or retention removed it.
     TaskNotFound(TaskId),
+    /// No task of the caller has this idempotency key, or retention removed it.
+    KeyNotFound(String),
     /// The task never had this attempt with this epoch.
     AttemptNotFound {
         /// The task.

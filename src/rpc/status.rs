@@ -164,6 +164,11 @@ impl From<&Rejection> for ErrorReply {
                 ("Task", "task_id", id.to_string()),
                 ", or its retention time is over",
             ),
+            Rejection::KeyNotFound(key) => Self::not_found(
+                "TASK_NOT_FOUND",
+                ("Task", "idempotency_key", key.clone()),
+                " under this idempotency key, or its retention time is over",
+            ),
             Rejection::AttemptNotFound { task_id, attempt_id } => Self::not_found(
                 "ATTEMPT_NOT_FOUND",
                 ("Attempt", "attempt_id", attempt_id.to_string()),

@@ -4,7 +4,7 @@ use prost::Message as _;
 use tonic::{Request, Response, Status};
 
 use crate::{
-    domain::{ids::TaskId, policy::TASK_TIMEOUT_MS_DEFAULT, rejection::Rejection},
+    domain::{ids::TaskId, names, policy::TASK_TIMEOUT_MS_DEFAULT, rejection::Rejection},
     engine::{self, Engine, Failure, Submitted},
     proto::{self, TaskView, task_service_server::TaskService},
 };
@@ -66,6 +66,26 @@ impl TaskService for Tasks {
         match self.read(task_id, view).await? {
             Some(task) => Ok(Response::new(proto::GetTaskResponse { task: Some(task) })),
             None => Err(status(&Rejection::TaskNotFound(task_id))),
+        }
+    }
+
+    async fn lookup_task(
+        &self,
+        request: Request<proto::LookupTaskRequest>,
+    ) -> Result<Response<proto::LookupTaskResponse>, Status> {
+        let principal = auth::principal(&request);
+        let key = request.into_inner().idempotency_key;
+        let mut fields = Fields::default();
+        fields.check("idempotency_key", names::check_key(&key));
+        fields.finish(Some(())).map_err(|r| status(&r))?;
+        let found = self.engine.database().task_of_key(&principal, &key).await;
+        let task = match found.map_err(|f| status(&Failure::from(f)))? {
+            Some(task_id) => self.read(task_id, TaskView::Basic).await?,
+            None => None,
+        };
+        match task {
+            Some(task) => Ok(Response::new(proto::LookupTaskResponse { task: Some(task) })),
+            None => Err(status(&Rejection::KeyNotFound(key))),
         }
     }
 

@@ -12,7 +12,7 @@ use super::{
     submit::Submit,
 };
 use crate::proto::{
-    Attempt, GetTaskRequest, ListAttemptsRequest, ListAttemptsResponse, SubmitTaskRequest,
+    Attempt, GetTaskRequest, ListAttemptsRequest, ListAttemptsResponse, LookupTaskRequest, SubmitTaskRequest,
     SubmitTaskResponse, Task, TaskState, TaskView, task_service_client::TaskServiceClient,
 };
 
@@ -143,6 +143,19 @@ impl Client {
             })
             .await?;
         answer.task.ok_or_else(|| Error::protocol("GetTask was answered without a task"))
+    }
+
+    /// The task that this client's idempotency key made, without payload and result: what became of a submit whose
+    /// answer was lost. Reason `TASK_NOT_FOUND`.
+    pub async fn lookup(&self, idempotency_key: &str) -> Result<Task, Error> {
+        let request = LookupTaskRequest { idempotency_key: idempotency_key.to_owned() };
+        let answer = self
+            .caller
+            .call("LookupTask", &request, |transport, request| async move {
+                tasks(transport).lookup_task(request).await
+            })
+            .await?;
+        answer.task.ok_or_else(|| Error::protocol("LookupTask was answered without a task"))
     }
 
     /// All attempts of the task, oldest first, with what they reported. Reason `TASK_NOT_FOUND`.

@@ -12,6 +12,7 @@ mod dialect;
 mod error;
 mod history;
 mod load;
+mod lookup;
 mod outage;
 pub mod reads;
 mod routes;

@@ -8,8 +8,9 @@ use std::{
 
 use orbit::proto::{
     CancelTaskRequest, CancelTaskResponse, GetTaskRequest, GetTaskResponse, ListAttemptsRequest,
-    ListAttemptsResponse, ListTaskEventsRequest, ListTaskEventsResponse, OperatorReceipt, ResolveTaskRequest,
-    ResolveTaskResponse, SubmitTaskRequest, SubmitTaskResponse, Task,
+    ListAttemptsResponse, ListTaskEventsRequest, ListTaskEventsResponse, LookupTaskRequest,
+    LookupTaskResponse, OperatorReceipt, ResolveTaskRequest, ResolveTaskResponse, SubmitTaskRequest,
+    SubmitTaskResponse, Task,
     task_service_server::{TaskService, TaskServiceServer},
 };
 use tonic::{Request, Response, Status, metadata::MetadataMap, transport::server::TcpIncoming};
@@ -91,6 +92,14 @@ impl TaskService for FakeTasks {
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<GetTaskResponse>, Status> {
         let task = self.reply(request.metadata()).await?;
         Ok(Response::new(GetTaskResponse { task: Some(task) }))
+    }
+
+    async fn lookup_task(
+        &self,
+        request: Request<LookupTaskRequest>,
+    ) -> Result<Response<LookupTaskResponse>, Status> {
+        let task = self.reply(request.metadata()).await?;
+        Ok(Response::new(LookupTaskResponse { task: Some(task) }))
     }
 
     async fn list_attempts(

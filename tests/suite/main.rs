@@ -14,6 +14,7 @@ mod evidence;
 mod example;
 mod lifecycle;
 mod load;
+mod lookup;
 mod outage;
 mod pause;
 mod permits;

@@ -35,6 +35,7 @@ fn table() -> Vec<Case> {
             "fields=queue_id,payload".to_owned(),
         ),
         missing(Rejection::TaskNotFound(task_id), "TASK_NOT_FOUND", task.clone()),
+        missing(Rejection::KeyNotFound("k".into()), "TASK_NOT_FOUND", "idempotency_key=k".into()),
         missing(
             Rejection::AttemptNotFound { task_id, attempt_id },
             "ATTEMPT_NOT_FOUND",
