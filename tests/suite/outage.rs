@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use crate::support::{
-    database::TestDatabase, eventually, node::Node, on_every_database, proxy::Proxy, rig::*,
+    database::TestDatabase, eventually, node::Node, on_every_database, on_mysql, proxy::Proxy, rig::*,
 };
 
 const OUTAGE: Duration = Duration::from_millis(2_500);
@@ -129,23 +129,20 @@ async fn outage(begin: impl Fn(&Proxy), lasts: Duration) {
     proxy.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+on_mysql! {
 async fn a_frozen_database_costs_no_attempt() {
     outage(Proxy::freeze, OUTAGE).await;
 }
 
 // Longer than a transaction may take: connections are given up meanwhile, and what they had begun arrives at last.
-#[tokio::test(flavor = "multi_thread")]
 async fn a_database_frozen_beyond_every_patience_costs_no_attempt() {
     outage(Proxy::freeze, Duration::from_secs(8)).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_database_cut_off_costs_no_attempt() {
     outage(Proxy::cut, OUTAGE).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_finish_right_after_an_outage_is_applied() {
     let database = TestDatabase::mysql().await;
     let proxy = Proxy::before(&database.url).await;
@@ -174,7 +171,6 @@ async fn a_finish_right_after_an_outage_is_applied() {
 }
 
 /// One node cut off alone is no outage: the others see what happens to its workers.
-#[tokio::test(flavor = "multi_thread")]
 async fn a_node_cut_off_alone_loses_its_leases_to_the_other() {
     let database = TestDatabase::mysql().await;
     let proxy = Proxy::before(&database.url).await;
@@ -202,7 +198,6 @@ async fn a_node_cut_off_alone_loses_its_leases_to_the_other() {
 }
 
 /// Two nodes, both without their database: one extension, whoever comes first.
-#[tokio::test(flavor = "multi_thread")]
 async fn two_nodes_come_back_at_once_and_extend_once() {
     let database = TestDatabase::mysql().await;
     let proxy = Proxy::before(&database.url).await;
@@ -229,6 +224,7 @@ async fn two_nodes_come_back_at_once_and_extend_once() {
     drop(other);
     rig.end().await;
     proxy.end().await;
+}
 }
 
 on_every_database! {

@@ -216,7 +216,7 @@ on_every_database! {
     }
 }
 
-mod two_nodes {
+mod mysql_nodes {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]

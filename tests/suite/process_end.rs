@@ -11,7 +11,7 @@ use tonic_health::pb::{
 
 use crate::support::{
     database::TestDatabase,
-    eventually, on_every_database,
+    eventually, on_every_database, on_mysql,
     server::{Server, channel, submit_request},
     stream::{Stream, attempt_of, hello, hold_applied, succeeded},
     tcp_proxy::TcpProxy,
@@ -88,7 +88,7 @@ on_every_database! {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+on_mysql! {
 async fn health_tells_whether_the_database_is_there() {
     let database = TestDatabase::mysql().await;
     let proxy = TcpProxy::before(database.address()).await;
@@ -131,6 +131,7 @@ async fn health_tells_whether_the_database_is_there() {
     server.stop().await;
     database.check_invariants().await;
     database.drop().await;
+}
 }
 
 macro_rules! reflection {

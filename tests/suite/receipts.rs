@@ -240,7 +240,7 @@ on_every_database! {
     }
 }
 
-mod two_nodes {
+mod mysql_nodes {
     use super::*;
     use crate::support::database::TestDatabase;
 

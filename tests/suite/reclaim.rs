@@ -356,7 +356,7 @@ async fn reclaimed_once(rig: &Rig, id: TaskId, node_id: &str) {
     assert_eq!(rig.ended(id).await.len(), 1);
 }
 
-mod many_nodes {
+mod mysql_nodes {
     use super::*;
 
     async fn reclaim_at_a_barrier(nodes: usize, rounds: usize) {

@@ -17,7 +17,7 @@ use orbit::{
 
 use crate::support::{
     database::TestDatabase,
-    eventually,
+    eventually, on_mysql,
     proxy::{CommitFate, Proxy},
     rig::*,
 };
@@ -62,7 +62,7 @@ impl Behind {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+on_mysql! {
 async fn a_submit_is_accepted_once() {
     let behind = Behind::new().await;
     let rig = &behind.rig;
@@ -85,7 +85,6 @@ async fn a_submit_is_accepted_once() {
     behind.end(FATES.len()).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_claim_is_made_once_and_dispatched() {
     let behind = Behind::new().await;
     let rig = &behind.rig;
@@ -104,7 +103,6 @@ async fn a_claim_is_made_once_and_dispatched() {
     behind.end(FATES.len()).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_start_is_granted_once_and_its_receipt_is_true() {
     let behind = Behind::new().await;
     let rig = &behind.rig;
@@ -125,7 +123,6 @@ async fn a_start_is_granted_once_and_its_receipt_is_true() {
     behind.end(FATES.len()).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_finish_is_applied_once_and_its_receipt_is_true() {
     let behind = Behind::new().await;
     let rig = &behind.rig;
@@ -151,7 +148,6 @@ async fn a_finish_is_applied_once_and_its_receipt_is_true() {
     behind.end(2 * FATES.len()).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_reclaim_happens_once() {
     let behind = Behind::new().await;
     let rig = &behind.rig;
@@ -176,7 +172,6 @@ async fn a_reclaim_happens_once() {
     behind.end(FATES.len()).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_and_a_pause_happen_once() {
     let behind = Behind::new().await;
     let rig = &behind.rig;
@@ -202,7 +197,6 @@ async fn a_cancel_and_a_pause_happen_once() {
 }
 
 /// Many at once, and trouble again and again: every answer stays true.
-#[tokio::test(flavor = "multi_thread")]
 async fn batches_survive_trouble_after_trouble() {
     let behind = Behind::new().await;
     let rig = &behind.rig;
@@ -229,7 +223,6 @@ async fn batches_survive_trouble_after_trouble() {
 }
 
 /// As long as nobody can find out, callers are told that nobody knows; afterwards the same key tells.
-#[tokio::test(flavor = "multi_thread")]
 async fn an_outcome_that_stays_unknown_is_said_to_be_unknown() {
     let behind = Behind::new().await;
     let rig = &behind.rig;
@@ -252,7 +245,6 @@ async fn an_outcome_that_stays_unknown_is_said_to_be_unknown() {
     behind.end(2).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn two_lanes_do_not_wait_for_each_others_trouble() {
     let database = TestDatabase::mysql().await;
     let proxy = Proxy::before(&database.url).await;
@@ -273,4 +265,5 @@ async fn two_lanes_do_not_wait_for_each_others_trouble() {
     assert!((1..40).contains(&late), "{late} of 40 waited");
     rig.end().await;
     proxy.end().await;
+}
 }

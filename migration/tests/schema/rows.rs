@@ -166,6 +166,11 @@ pub(crate) fn review() -> Row {
     Row::new("reviews", &[("task_id", &id(NEEDS_REVIEW)), ("queue", "1")])
 }
 
+/// A running task whose worker is to be told of a cancel.
+pub(crate) fn cancel() -> Row {
+    Row::new("cancels", &[("task_id", &id(RUNNING)), ("attempt_id", &id(1))])
+}
+
 /// The receipt of a finish that led to `task_state`, as the platform before safe retry wrote it.
 pub(crate) fn receipt(task_state: u8) -> Row {
     let row = Row::new(

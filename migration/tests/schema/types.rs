@@ -76,6 +76,7 @@ async fn every_column_reads_as_its_type() {
         attempt(4).with("error_message", "'m'").with("error_details", "'{}'").with("delay_ms", "500"),
         lease(),
         review(),
+        cancel(),
         receipt(WAITING),
         receipt(RUNNING),
         evidence(1).with("result", "'{}'"),

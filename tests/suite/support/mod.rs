@@ -38,7 +38,27 @@ macro_rules! on_every_database {
     };
 }
 
+/// Tests that need a MySQL: two nodes on one database, or a proxy before it.
+macro_rules! on_mysql {
+    ($($(#[$attribute:meta])* async fn $name:ident() $body:block)*) => {
+        $(
+            $(#[$attribute])*
+            async fn $name() $body
+        )*
+
+        mod mysql_only {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $name() {
+                    super::$name().await;
+                }
+            )*
+        }
+    };
+}
+
 pub(crate) use on_every_database;
+pub(crate) use on_mysql;
 
 use std::time::Duration;
 

@@ -141,112 +141,116 @@ on_every_database! {
     }
 }
 
-/// These start a MySQL server of their own, to mistreat it.
-mod alone {
-    use std::{path::Path, process::Command};
-
-    use crate::support::database::TestDatabase;
-
+mod mysql_only {
     use super::*;
 
-    struct OwnServer {
-        dir: tempfile::TempDir,
-        url: String,
-    }
+    /// These start a MySQL server of their own, to mistreat it.
+    mod alone {
+        use std::{path::Path, process::Command};
 
-    fn script(args: &[&str]) -> String {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mysql/mysql.sh");
-        let output = Command::new(script).args(args).output().expect("the script runs");
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    }
+        use crate::support::database::TestDatabase;
 
-    impl OwnServer {
-        fn start() -> Self {
-            let dir = tempfile::tempdir().expect("a temporary directory");
-            let url = script(&["start", dir.path().join("data").to_str().expect("a path")]);
-            Self { dir, url }
+        use super::*;
+
+        struct OwnServer {
+            dir: tempfile::TempDir,
+            url: String,
         }
 
-        fn data(&self) -> String {
-            self.dir.path().join("data").to_str().expect("a path").to_owned()
-        }
-
-        fn again(&self) {
-            assert_eq!(script(&["start", &self.data()]), self.url, "it comes back where it was");
-        }
-
-        fn signal(&self, signal: &str) {
-            let pid = std::fs::read_to_string(self.dir.path().join("data/pid")).expect("a pid file");
-            let killed = Command::new("kill").args([signal, pid.trim()]).status().expect("kill runs");
-            assert!(killed.success());
-        }
-    }
-
-    impl Drop for OwnServer {
-        fn drop(&mut self) {
+        fn script(args: &[&str]) -> String {
             let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mysql/mysql.sh");
-            let _ = Command::new(script).args(["remove", &self.data()]).output();
+            let output = Command::new(script).args(args).output().expect("the script runs");
+            assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
         }
-    }
 
-    /// Whatever happened, all of it works again within 5 s: submit, dispatch, retry, lease expiry; and health knows.
-    async fn all_works(rig: &Rig, worker: &mut TestWorker) {
-        let limit = Duration::from_secs(5);
-        eventually("health says so", limit, || async { (*rig.engine.healthy().borrow()).then_some(()) })
-            .await;
-        let id = eventually("a submit is accepted", limit, || async {
-            rig.engine.submit(submission()).await.ok().map(|s| s.task_id)
-        })
-        .await;
-        let attempt = loop {
-            let next = timeout(limit, worker.next()).await.expect("a dispatch in time");
-            if next.attempt.task_id == id {
-                break next.attempt;
+        impl OwnServer {
+            fn start() -> Self {
+                let dir = tempfile::tempdir().expect("a temporary directory");
+                let url = script(&["start", dir.path().join("data").to_str().expect("a path")]);
+                Self { dir, url }
             }
-        };
-        worker.start(attempt).await;
-        let receipt = worker.finish(attempt, failed(true)).await;
-        assert_eq!(receipt.task_state, StateName::Waiting);
-        let second = timeout(limit, worker.next()).await.expect("the retry in time").attempt;
-        worker.start(second).await;
-        let third = timeout(Duration::from_secs(8), worker.next()).await;
-        // RECONCILE_ONLY: an ended lease is not retried, it is reviewed.
-        assert!(third.is_err(), "{third:?}");
-        assert_eq!(rig.task(id).await.task.state.name(), StateName::NeedsReview);
-    }
 
-    #[tokio::test(flavor = "multi_thread")]
-    async fn t51_the_loops_go_on_after_every_kind_of_outage() {
-        let server = OwnServer::start();
-        let database = TestDatabase::mysql_at(&server.url).await;
-        let options = EngineOptions { lease: Duration::from_secs(2), ..options() };
-        let rig = Rig::new(database, options).await;
-        let mut worker = rig.worker(10).await;
-        all_works(&rig, &mut worker).await;
+            fn data(&self) -> String {
+                self.dir.path().join("data").to_str().expect("a path").to_owned()
+            }
 
-        let away = async |rig: &Rig| {
-            let refused = timeout(Duration::from_secs(10), rig.engine.submit(submission())).await;
-            assert!(matches!(refused, Ok(Err(_))), "{refused:?}");
-            eventually("health says so", Duration::from_secs(5), || async {
-                (!*rig.engine.healthy().borrow()).then_some(())
+            fn again(&self) {
+                assert_eq!(script(&["start", &self.data()]), self.url, "it comes back where it was");
+            }
+
+            fn signal(&self, signal: &str) {
+                let pid = std::fs::read_to_string(self.dir.path().join("data/pid")).expect("a pid file");
+                let killed = Command::new("kill").args([signal, pid.trim()]).status().expect("kill runs");
+                assert!(killed.success());
+            }
+        }
+
+        impl Drop for OwnServer {
+            fn drop(&mut self) {
+                let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mysql/mysql.sh");
+                let _ = Command::new(script).args(["remove", &self.data()]).output();
+            }
+        }
+
+        /// Whatever happened, all of it works again within 5 s: submit, dispatch, retry, lease expiry; and health knows.
+        async fn all_works(rig: &Rig, worker: &mut TestWorker) {
+            let limit = Duration::from_secs(5);
+            eventually("health says so", limit, || async { (*rig.engine.healthy().borrow()).then_some(()) })
+                .await;
+            let id = eventually("a submit is accepted", limit, || async {
+                rig.engine.submit(submission()).await.ok().map(|s| s.task_id)
             })
             .await;
-        };
-        server.signal("-STOP");
-        away(&rig).await;
-        server.signal("-CONT");
-        all_works(&rig, &mut worker).await;
+            let attempt = loop {
+                let next = timeout(limit, worker.next()).await.expect("a dispatch in time");
+                if next.attempt.task_id == id {
+                    break next.attempt;
+                }
+            };
+            worker.start(attempt).await;
+            let receipt = worker.finish(attempt, failed(true)).await;
+            assert_eq!(receipt.task_state, StateName::Waiting);
+            let second = timeout(limit, worker.next()).await.expect("the retry in time").attempt;
+            worker.start(second).await;
+            let third = timeout(Duration::from_secs(8), worker.next()).await;
+            // RECONCILE_ONLY: an ended lease is not retried, it is reviewed.
+            assert!(third.is_err(), "{third:?}");
+            assert_eq!(rig.task(id).await.task.state.name(), StateName::NeedsReview);
+        }
 
-        script(&["stop", &server.data(), "KILL"]);
-        away(&rig).await;
-        server.again();
-        all_works(&rig, &mut worker).await;
+        #[tokio::test(flavor = "multi_thread")]
+        async fn t51_the_loops_go_on_after_every_kind_of_outage() {
+            let server = OwnServer::start();
+            let database = TestDatabase::mysql_at(&server.url).await;
+            let options = EngineOptions { lease: Duration::from_secs(2), ..options() };
+            let rig = Rig::new(database, options).await;
+            let mut worker = rig.worker(10).await;
+            all_works(&rig, &mut worker).await;
 
-        rig.database.sql("SET GLOBAL super_read_only = ON").await;
-        away(&rig).await;
-        rig.database.sql("SET GLOBAL read_only = OFF").await;
-        all_works(&rig, &mut worker).await;
-        rig.end().await;
+            let away = async |rig: &Rig| {
+                let refused = timeout(Duration::from_secs(10), rig.engine.submit(submission())).await;
+                assert!(matches!(refused, Ok(Err(_))), "{refused:?}");
+                eventually("health says so", Duration::from_secs(5), || async {
+                    (!*rig.engine.healthy().borrow()).then_some(())
+                })
+                .await;
+            };
+            server.signal("-STOP");
+            away(&rig).await;
+            server.signal("-CONT");
+            all_works(&rig, &mut worker).await;
+
+            script(&["stop", &server.data(), "KILL"]);
+            away(&rig).await;
+            server.again();
+            all_works(&rig, &mut worker).await;
+
+            rig.database.sql("SET GLOBAL super_read_only = ON").await;
+            away(&rig).await;
+            rig.database.sql("SET GLOBAL read_only = OFF").await;
+            all_works(&rig, &mut worker).await;
+            rig.end().await;
+        }
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::{retried, submit, task};
 use crate::support::{
     database::TestDatabase,
-    on_every_database,
+    on_every_database, on_mysql,
     server::Server,
     stream::{Stream, attempt_of, failed, finish, hold_applied, new_id},
     tcp_proxy::TcpProxy,
@@ -77,7 +77,7 @@ on_every_database! {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+on_mysql! {
 async fn t50_a_cancel_at_another_node_is_told_within_a_second() {
     let database = TestDatabase::mysql().await;
     let (a, b) = (Server::start(&database).await.with_queue().await, Server::start(&database).await);
@@ -99,7 +99,6 @@ async fn t50_a_cancel_at_another_node_is_told_within_a_second() {
     database.drop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn t50_an_outage_of_the_database_during_renewals_takes_no_lease() {
     let database = TestDatabase::mysql().await;
     let proxy = TcpProxy::before(database.address()).await;
@@ -130,4 +129,5 @@ async fn t50_an_outage_of_the_database_during_renewals_takes_no_lease() {
     server.stop().await;
     database.check_invariants().await;
     database.drop().await;
+}
 }

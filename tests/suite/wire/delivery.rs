@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{SHORT_LEASES, attempts, retried, submit, task};
 use crate::support::{
     database::TestDatabase,
-    eventually, on_every_database,
+    eventually, on_every_database, on_mysql,
     server::{Server, channel},
     stream::{Stream, attempt_of, disposition, hello, hold_applied, new_id, start, succeeded},
     tcp_proxy::TcpProxy,
@@ -208,7 +208,7 @@ fn said(answer: &CommandResult) -> (Option<orbit::proto::Receipt>, bool) {
     (answer.receipt, answer.replayed)
 }
 
-#[tokio::test(flavor = "multi_thread")]
+on_mysql! {
 async fn t21_a_finish_is_sent_again_to_another_node() {
     let database = TestDatabase::mysql().await;
     let (a, b) = (Server::start(&database).await.with_queue().await, Server::start(&database).await);
@@ -230,4 +230,5 @@ async fn t21_a_finish_is_sent_again_to_another_node() {
     b.stop().await;
     database.check_invariants().await;
     database.drop().await;
+}
 }
