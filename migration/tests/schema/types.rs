@@ -7,8 +7,8 @@ use sea_orm_migration::sea_orm::{DbErr, QueryResult, SqlErr, Statement};
 
 use crate::databases::TestDatabase;
 use crate::rows::{
-    FAILED, RUNNING, Row, SUCCEEDED, WAITING, attempt, event, evidence, id, lane_commit, lease, payload,
-    queue, ready, receipt, request, review, route, task_now,
+    FAILED, RUNNING, Row, SUCCEEDED, WAITING, attempt, cancel, event, evidence, id, lane_commit, lease,
+    payload, queue, ready, receipt, request, review, route, task_now,
 };
 
 const MOMENTS: &[&str] = &["_at", "_until", "_before", "last_seen", "claim_count", "seq", "task_timeout_ms"];
