@@ -39,14 +39,17 @@ pub fn start(
     if let Some(receipt) = book.replay(message.message_id, digest)? {
         return Ok(StartAnswer::Replay(receipt.clone()));
     }
+    // Before the cancel: of an attempt that another process runs nobody may believe that it never started (S15).
+    let lease = task.lease_of(message.attempt);
+    let runs = lease.is_some() && matches!(task.state, State::Running { .. });
+    if runs || book.applied(digest).is_some() {
+        return Err(Rejection::AlreadyStarted(attempt_id));
+    }
     if task.cancel.is_some() {
         return Err(Rejection::CancelRequested(task.id));
     }
-    let lease = match (&task.state, task.lease_of(message.attempt)) {
-        (State::Running { .. }, Some(_)) => return Err(Rejection::AlreadyStarted(attempt_id)),
-        (State::Leased(_), Some(lease)) => lease,
-        _ if book.applied(digest).is_some() => return Err(Rejection::AlreadyStarted(attempt_id)),
-        _ => return Err(Rejection::LeaseLost(attempt_id)),
+    let Some(lease) = lease else {
+        return Err(Rejection::LeaseLost(attempt_id));
     };
     if now >= task.deadline_at {
         return Err(Rejection::DeadlineExceeded { task_id: task.id, limit: TimeLimit::Deadline });
@@ -234,8 +237,11 @@ mod tests {
         let (transition, receipt) = granted(start_at(&leased(), NOW));
         let book = ReceiptBook::new(vec![receipt]);
         assert_eq!(start_with(&transition.task, &book, &message(2), NOW), started);
-        // The state alone says so too, with or without its receipt.
+        // The state alone says so too, with or without its receipt, and a cancel makes no difference: whoever is told of
+        // the cancel only might report that nothing happened.
         assert_eq!(start_at(&running(), NOW), started);
+        assert_eq!(start_at(&canceled(&running()), NOW), started);
+        assert_eq!(start_with(&canceled(&in_review()), &book, &message(2), NOW), started);
         // And long after the attempt ended, and another one waits or runs.
         let retried = leased_from(&Task { attempt_count: 1, ..waiting() });
         for task in [&in_review(), &waiting(), &retried] {
