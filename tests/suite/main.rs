@@ -29,3 +29,4 @@ mod submit;
 mod texts;
 mod trials;
 mod unknown_commit;
+mod wait;
