@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::support::{
     on_every_database,
-    server::{Server, submit_request},
+    server::{Server, orbit, submit_request},
     stream::{Stream, attempt_of, hold_applied, succeeded},
 };
 
@@ -99,6 +99,24 @@ on_every_database! {
         let bad = refusal(&server, request).await;
         let fields: Vec<_> = bad.field_violations().iter().map(|v| v.field.clone()).collect();
         assert_eq!(fields, ["task_id", "wait_ms", "view"]);
+        server.stop().await;
+        database.drop().await;
+    }
+
+    async fn the_command_line_tells_the_end_by_its_exit_code(database: TestDatabase) {
+        let server = Server::start(&database).await.with_queue().await;
+        let id = submit(&server).await;
+        let run = |limit: &str| {
+            let output = orbit()
+                .args(["task", "wait", &id, "--json", "--timeout-ms", limit, "--url", &server.url()])
+                .output()
+                .expect("it runs");
+            let task: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            (output.status.code(), task["state"].as_str().expect("a state").to_owned())
+        };
+        assert_eq!(run("100"), (Some(6), "WAITING".to_owned()));
+        server.client().cancel(&id, "").await.expect("canceled");
+        assert_eq!(run("10000"), (Some(4), "CANCELED".to_owned()));
         server.stop().await;
         database.drop().await;
     }
