@@ -59,6 +59,7 @@ fn every_command_explains_itself() {
         "task attempts",
         "task events",
         "task explain",
+        "task wait",
         "task cancel",
         "task resolve",
     ];

@@ -4,6 +4,7 @@ mod events;
 mod operate;
 mod show;
 mod submit;
+mod wait;
 
 use std::process::ExitCode;
 
@@ -69,6 +70,7 @@ enum TaskCommand {
         #[command(flatten)]
         client: ClientArgs,
     },
+    Wait(wait::WaitArgs),
     Cancel(operate::CancelArgs),
     Resolve(Box<operate::ResolveArgs>),
 }
@@ -100,6 +102,7 @@ pub(crate) async fn run(args: TaskArgs) -> Result<ExitCode, Failure> {
                 words
             })
         }
+        TaskCommand::Wait(args) => wait::run(args).await,
         TaskCommand::Cancel(args) => operate::cancel(args).await,
         TaskCommand::Resolve(args) => operate::resolve(*args).await,
     }

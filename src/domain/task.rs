@@ -98,6 +98,16 @@ pub enum StateName {
     NeedsReview,
 }
 
+impl StateName {
+    /// All states in which nothing more happens to a task by itself.
+    pub const SETTLED: [Self; 4] = [Self::Succeeded, Self::Failed, Self::Canceled, Self::NeedsReview];
+
+    /// Whether nothing more happens to a task by itself: it has ended, or waits for a person.
+    pub fn is_settled(self) -> bool {
+        Self::SETTLED.contains(&self)
+    }
+}
+
 impl State {
     /// Its name.
     pub const fn name(&self) -> StateName {

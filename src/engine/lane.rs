@@ -7,17 +7,23 @@ use std::{pin::Pin, sync::Arc};
 
 use crate::store::{BatchError, LaneConnection, Needs};
 
-use super::{Failure, RETRY_AFTER, command::LaneJob, queue::LaneQueue, seats::Seats};
+use super::{Failure, RETRY_AFTER, command::LaneJob, queue::LaneQueue, seats::Seats, waiters::Waiters};
 
 pub(super) struct Lane {
     connection: LaneConnection,
     queue: Arc<LaneQueue>,
     seats: Arc<Seats>,
+    waiters: Arc<Waiters>,
 }
 
 impl Lane {
-    pub(super) fn new(connection: LaneConnection, queue: Arc<LaneQueue>, seats: Arc<Seats>) -> Self {
-        Self { connection, queue, seats }
+    pub(super) fn new(
+        connection: LaneConnection,
+        queue: Arc<LaneQueue>,
+        seats: Arc<Seats>,
+        waiters: Arc<Waiters>,
+    ) -> Self {
+        Self { connection, queue, seats, waiters }
     }
 
     pub(super) async fn run(mut self) {
@@ -48,6 +54,7 @@ impl Lane {
                         job.deliver();
                     }
                     self.seats.committed(&wakes);
+                    self.waiters.settled(&wakes.settled);
                 }
                 Err(BatchError::Unavailable) => {
                     fail(jobs, &Failure::DatabaseUnavailable { retry_after: RETRY_AFTER });

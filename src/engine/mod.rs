@@ -15,6 +15,7 @@ mod queue;
 mod reaper;
 mod seats;
 mod slots;
+mod waiters;
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher as _},
@@ -32,6 +33,7 @@ pub use failure::Failure;
 pub use options::EngineOptions;
 pub use reaper::Swept;
 pub use seats::{Dispatch, Seat, SeatEvent, SeatRequest};
+pub use waiters::Waiter;
 
 use crate::{
     domain::{
@@ -54,6 +56,7 @@ pub use command::{MessageReply, Submitted};
 use lane::Lane;
 use queue::LaneQueue;
 use seats::Seats;
+use waiters::Waiters;
 
 /// How long a caller waits for its answer before it is told to ask again.
 const REPLY_LIMIT: Duration = Duration::from_secs(9);
@@ -92,6 +95,7 @@ struct Inner {
     node_id: Arc<str>,
     lanes: Vec<Arc<LaneQueue>>,
     seats: Arc<Seats>,
+    waiters: Arc<Waiters>,
     healthy: watch::Receiver<bool>,
     draining: AtomicBool,
     /// Ends the services that make new work: dispatcher, reaper, heartbeat.
@@ -116,6 +120,7 @@ impl Engine {
             node_id,
             lanes,
             seats,
+            waiters: Arc::default(),
             healthy,
             draining: AtomicBool::new(false),
             stop: CancellationToken::new(),
@@ -129,13 +134,16 @@ impl Engine {
                 LaneConnection::open(inner.database.clone(), inner.node_id.clone(), terms, name).await?;
             let queue = Arc::new(LaneQueue::new(inner.database.statement_bytes_max()));
             inner.lanes.push(queue.clone());
-            inner.lane_tasks.spawn(Lane::new(connection, queue, inner.seats.clone()).run());
+            inner
+                .lane_tasks
+                .spawn(Lane::new(connection, queue, inner.seats.clone(), inner.waiters.clone()).run());
         }
         let engine = Self { inner: Arc::new(inner) };
         engine.inner.services.spawn(heartbeat::run(engine.clone(), healthy_tx));
         engine.inner.services.spawn(dispatcher::run(engine.clone()));
         engine.inner.services.spawn(reaper::run(engine.clone()));
         engine.inner.services.spawn(slots::run(engine.clone()));
+        engine.inner.services.spawn(waiters::run(engine.clone()));
         Ok(engine)
     }
 
@@ -296,6 +304,11 @@ impl Engine {
         request: SeatRequest,
     ) -> Result<(Seat, mpsc::Receiver<SeatEvent>), Failure> {
         Ok(self.inner.seats.clone().take(request).await?)
+    }
+
+    /// Registers for the moment at which nothing more happens to a task by itself. Look at the task after that.
+    pub fn waiter(&self, task_id: TaskId) -> Waiter {
+        self.inner.waiters.register(task_id)
     }
 
     /// Sweeps once: reclaims what has lapsed. Several nodes may do so at once.

@@ -33,7 +33,8 @@ const WORKER_MESSAGE_BYTES_MAX: usize = 20 * 1024 * 1024;
 /// Streams that a client may have open on one connection: hundreds of workers and as many unary calls beside them.
 const STREAMS_MAX: u32 = 10_000;
 
-/// How long a call may take until its answer begins. The longest regular one waits for the database; past that it is a
+/// How long a call may take until its answer begins. The longest regular one waits for a task, and then for the
+/// database; past that it is a
 /// request that does not arrive.
 const CALL_LIMIT: Duration = Duration::from_secs(90);
 
@@ -87,8 +88,9 @@ fn routes(
     engine: &Engine,
     sessions: Sessions,
     health: HealthServer<impl Health>,
+    shutdown: &CancellationToken,
 ) -> Result<Routes, ServeError> {
-    let tasks = TaskServiceServer::new(Tasks::new(engine.clone()));
+    let tasks = TaskServiceServer::new(Tasks::new(engine.clone(), shutdown.clone()));
     let queues = QueueServiceServer::new(Queues::new(engine.clone()));
     let workers = WorkerServiceServer::new(Workers::new(engine.clone(), sessions));
     let payload_bytes_max = engine.text_bytes_max();
@@ -127,7 +129,7 @@ pub async fn serve(
     let (reporter, health) = tonic_health::server::health_reporter();
     let healthy = *engine.healthy().borrow();
     set_health(&reporter, healthy).await;
-    let routes = routes(&engine, sessions.clone(), health)?;
+    let routes = routes(&engine, sessions.clone(), health, &shutdown)?;
     let tasks = TaskTracker::new();
     let follower = follow_health(engine.healthy(), reporter, shutdown.clone());
     tasks.spawn(follower);

@@ -1,6 +1,9 @@
-//! TaskService: submit, look, read the history.
+//! TaskService: submit, look, wait, read the history.
+
+mod wait;
 
 use prost::Message as _;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -25,11 +28,13 @@ const ITEM_OVERHEAD_BYTES: usize = 8;
 /// The service.
 pub(super) struct Tasks {
     engine: Engine,
+    /// Ends what waits.
+    shutdown: CancellationToken,
 }
 
 impl Tasks {
-    pub(super) const fn new(engine: Engine) -> Self {
-        Self { engine }
+    pub(super) const fn new(engine: Engine, shutdown: CancellationToken) -> Self {
+        Self { engine, shutdown }
     }
 
     async fn read(&self, task_id: TaskId, view: TaskView) -> Result<Option<proto::Task>, Status> {
@@ -87,6 +92,15 @@ impl TaskService for Tasks {
             Some(task) => Ok(Response::new(proto::LookupTaskResponse { task: Some(task) })),
             None => Err(status(&Rejection::KeyNotFound(key))),
         }
+    }
+
+    async fn wait_task(
+        &self,
+        request: Request<proto::WaitTaskRequest>,
+    ) -> Result<Response<proto::WaitTaskResponse>, Status> {
+        let (task_id, wait, view) = wait::read(&request.into_inner()).map_err(|r| status(&r))?;
+        let task = self.wait(task_id, wait, view).await?;
+        Ok(Response::new(proto::WaitTaskResponse { task: Some(task) }))
     }
 
     async fn list_attempts(
@@ -177,10 +191,14 @@ fn list_events(request: &proto::ListTaskEventsRequest) -> Result<(TaskId, u32, (
 fn get_task(request: &proto::GetTaskRequest) -> Result<(TaskId, TaskView), Rejection> {
     let mut fields = Fields::default();
     let id = fields.id("task_id", &request.task_id);
-    let unknown = |_| format!("is {}, which this server does not know: BASIC or FULL", request.view);
-    let view = fields.read("view", TaskView::try_from(request.view).map_err(unknown));
+    let view = read_view(&mut fields, request.view);
     let (id, view) = fields.finish(id.zip(view))?;
     Ok((TaskId(id), view))
+}
+
+fn read_view(fields: &mut Fields, view: i32) -> Option<TaskView> {
+    let unknown = |_| format!("is {view}, which this server does not know: BASIC or FULL");
+    fields.read("view", TaskView::try_from(view).map_err(unknown))
 }
 
 fn list_attempts(request: &proto::ListAttemptsRequest) -> Result<(TaskId, u32, AttemptPlace), Rejection> {

@@ -93,7 +93,7 @@ impl Caller {
     }
 
     /// With several addresses one that swallows everything must leave time for another.
-    fn try_time(&self, left: Duration) -> Duration {
+    pub(crate) fn try_time(&self, left: Duration) -> Duration {
         if self.channels.len() > 1 { left.min(self.timeout / 3) } else { left }
     }
 }

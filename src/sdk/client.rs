@@ -13,7 +13,7 @@ use super::{
 };
 use crate::proto::{
     Attempt, GetTaskRequest, ListAttemptsRequest, ListAttemptsResponse, LookupTaskRequest, SubmitTaskRequest,
-    SubmitTaskResponse, Task, TaskState, TaskView, task_service_client::TaskServiceClient,
+    SubmitTaskResponse, Task, TaskState, TaskView, WaitTaskRequest, task_service_client::TaskServiceClient,
 };
 
 /// Where a server listens unless told otherwise.
@@ -22,8 +22,14 @@ pub const DEFAULT_URL: &str = "http://127.0.0.1:7070";
 /// How long a unary call may take, all its tries together, unless the client says otherwise.
 pub const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-const WAIT_POLL_FIRST: Duration = Duration::from_millis(25);
-const WAIT_POLL_LIMIT: Duration = Duration::from_millis(500);
+/// How long one call may wait on the server.
+const WAIT_MAX: Duration = Duration::from_mins(1);
+/// What a waiting call leaves for its answer to arrive.
+const WAIT_ANSWER: Duration = Duration::from_millis(500);
+/// No time for a call is left.
+const WAIT_LEAST: Duration = Duration::from_millis(5);
+const WAIT_AGAIN_FIRST: Duration = Duration::from_millis(25);
+const WAIT_AGAIN_LIMIT: Duration = Duration::from_millis(500);
 const ATTEMPTS_PAGE_SIZE: i32 = 1_000;
 
 /// Talks to one Orbit cluster. Cheap to clone; all clones share their connections.
@@ -192,16 +198,17 @@ impl Client {
 
     /// Waits until the task is SUCCEEDED, FAILED, CANCELED or `NEEDS_REVIEW`, at most `limit`, and returns it whole.
     ///
-    /// Goes on waiting while the server is away. An error of kind `Timeout` when the task is not settled by then;
+    /// The server tells at once: nothing is polled. Goes on waiting while the server is away. An error of kind `Timeout` when the task is not settled by then;
     /// reason `TASK_NOT_FOUND`.
     pub async fn wait(&self, task_id: &str, limit: Duration) -> Result<Task, Error> {
         let deadline = Instant::now() + limit;
-        let mut backoff = Backoff::new(WAIT_POLL_FIRST, WAIT_POLL_LIMIT);
+        let mut backoff = Backoff::new(WAIT_AGAIN_FIRST, WAIT_AGAIN_LIMIT);
         let mut state = TaskState::Unspecified;
         let mut last = None;
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let began = Instant::now();
+            let left = deadline.saturating_duration_since(began);
+            if left < WAIT_LEAST {
                 let message = format!(
                     "task {task_id} was not settled within {} ms; its last known state is {}",
                     millis(limit),
@@ -209,11 +216,12 @@ impl Client {
                 );
                 return Err(Error::timeout(message, last));
             }
-            let client = self.with_call_timeout(left.min(self.caller.timeout()));
-            // The payload is not worth fetching with every look.
-            let view = if is_settled(state) { TaskView::Full } else { TaskView::Basic };
-            match client.get_view(task_id, view).await {
-                Ok(task) if view == TaskView::Full => return Ok(task),
+            let caller = self.caller.with_timeout(left.min(self.caller.timeout()));
+            // Each try must leave time for its answer.
+            let try_time = caller.try_time(caller.timeout());
+            let wait = try_time.saturating_sub((try_time / 4).min(WAIT_ANSWER)).min(WAIT_MAX);
+            match wait_once(&caller, task_id, wait).await {
+                Ok(task) if is_settled(task.state()) => return Ok(task),
                 Ok(task) => {
                     state = task.state();
                     last = None;
@@ -221,10 +229,13 @@ impl Client {
                 Err(error) if error.is_transient() => last = Some(error),
                 Err(error) => return Err(error),
             }
-            if !is_settled(state) {
-                let left = deadline.saturating_duration_since(Instant::now());
-                sleep(backoff.next_delay().min(left)).await;
+            // It waited as it was asked to. Otherwise the server is going away, or is away.
+            if last.is_none() && began.elapsed() >= wait {
+                backoff = Backoff::new(WAIT_AGAIN_FIRST, WAIT_AGAIN_LIMIT);
+                continue;
             }
+            let left = deadline.saturating_duration_since(Instant::now());
+            sleep(backoff.next_delay().min(left)).await;
         }
     }
 
@@ -247,6 +258,22 @@ impl Client {
 
 pub(crate) fn tasks(transport: Transport) -> TaskServiceClient<Transport> {
     TaskServiceClient::new(transport).max_decoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// One long poll: the task, settled or as it is when `wait` is over.
+async fn wait_once(caller: &Caller, task_id: &str, wait: Duration) -> Result<Task, Error> {
+    let request = WaitTaskRequest {
+        task_id: task_id.to_owned(),
+        wait_ms: Some(u32::try_from(wait.as_millis()).unwrap_or(0)),
+        view: TaskView::Full.into(),
+    };
+    let answer =
+        caller
+            .call("WaitTask", &request, |transport, request| async move {
+                tasks(transport).wait_task(request).await
+            })
+            .await?;
+    answer.task.ok_or_else(|| Error::protocol("WaitTask was answered without a task"))
 }
 
 /// Whether nothing more happens to the task by itself.

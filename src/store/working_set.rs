@@ -85,6 +85,8 @@ pub struct Wakes {
     pub queues: Vec<QueueNo>,
     /// These attempts ended.
     pub ended: Vec<AttemptId>,
+    /// Nothing more happens to these tasks by itself.
+    pub settled: Vec<TaskId>,
     /// Cancels were recorded for these running attempts.
     pub canceled: Vec<(AttemptId, Arc<str>)>,
     /// The database's time of the transaction.
@@ -269,6 +271,9 @@ impl WorkingSet {
                 && before.is_none_or(|b| b.revision != entry.task.revision)
             {
                 wakes.ready.push((entry.task.route.route, available_at));
+            }
+            if entry.task.state.name().is_settled() && before.is_none_or(|b| !b.state.name().is_settled()) {
+                wakes.settled.push(entry.task.id);
             }
             if before.and_then(canceled_attempt).is_none() {
                 let reason = entry.task.cancel.as_ref().map(|c| c.reason.clone()).unwrap_or_default();

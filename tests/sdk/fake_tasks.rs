@@ -10,7 +10,7 @@ use orbit::proto::{
     CancelTaskRequest, CancelTaskResponse, GetTaskRequest, GetTaskResponse, ListAttemptsRequest,
     ListAttemptsResponse, ListTaskEventsRequest, ListTaskEventsResponse, LookupTaskRequest,
     LookupTaskResponse, OperatorReceipt, ResolveTaskRequest, ResolveTaskResponse, SubmitTaskRequest,
-    SubmitTaskResponse, Task,
+    SubmitTaskResponse, Task, WaitTaskRequest, WaitTaskResponse,
     task_service_server::{TaskService, TaskServiceServer},
 };
 use tonic::{Request, Response, Status, metadata::MetadataMap, transport::server::TcpIncoming};
@@ -100,6 +100,14 @@ impl TaskService for FakeTasks {
     ) -> Result<Response<LookupTaskResponse>, Status> {
         let task = self.reply(request.metadata()).await?;
         Ok(Response::new(LookupTaskResponse { task: Some(task) }))
+    }
+
+    async fn wait_task(
+        &self,
+        request: Request<WaitTaskRequest>,
+    ) -> Result<Response<WaitTaskResponse>, Status> {
+        let task = self.reply(request.metadata()).await?;
+        Ok(Response::new(WaitTaskResponse { task: Some(task) }))
     }
 
     async fn list_attempts(

@@ -29,4 +29,5 @@ mod submit;
 mod texts;
 mod trials;
 mod unknown_commit;
+mod wait;
 mod wire;
