@@ -58,7 +58,8 @@ async fn copy_leased_task(rig: &Rig) {
 on_every_database! {
     // Twenty thousand leases end in one sweep: no statement grows past what the database takes.
     async fn t55_a_sweep_of_twenty_thousand_ends_in_pieces(database: TestDatabase) {
-        let rig = Rig::new(database, without_reaper()).await;
+        let options = EngineOptions { start_window: Duration::from_hours(1), ..without_reaper() };
+        let rig = Rig::new(database, options).await;
         let mut worker = rig.worker(1).await;
         rig.submit(|s| {
             s.policy.initial_delay_ms = 60_000;
