@@ -204,6 +204,11 @@ pub(crate) fn example(name: &str) -> Command {
     without_settings(Command::new(path))
 }
 
+/// The program.
+pub(crate) fn orbit() -> Command {
+    without_settings(Command::new(PROGRAM))
+}
+
 /// Without whatever the environment says about Orbit.
 fn without_settings(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
