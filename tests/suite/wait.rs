@@ -10,6 +10,7 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
+use tokio_util::task::TaskTracker;
 use tonic::Code;
 use uuid::Uuid;
 
@@ -29,7 +30,7 @@ fn wait(server: &Server, task_id: &str, wait_ms: u32) -> JoinHandle<(Task, Durat
     let request =
         WaitTaskRequest { task_id: task_id.to_owned(), wait_ms: Some(wait_ms), view: TaskView::Full.into() };
     let mut tasks = server.tasks();
-    tokio::spawn(async move {
+    TaskTracker::new().spawn(async move {
         let began = Instant::now();
         let answer = tasks.wait_task(request).await.expect("an answer").into_inner();
         (answer.task.expect("a task"), began.elapsed())
@@ -81,7 +82,7 @@ on_every_database! {
         assert_eq!(late.kind(), ErrorKind::Timeout);
         assert!(late.message().contains("TASK_STATE_WAITING"), "{late}");
         let (client, waited) = (server.client(), id.clone());
-        let wait = tokio::spawn(async move { client.wait(&waited, Duration::from_secs(20)).await });
+        let wait = TaskTracker::new().spawn(async move { client.wait(&waited, Duration::from_secs(20)).await });
         sleep(Duration::from_millis(200)).await;
         server.client().cancel(&id, "").await.expect("canceled");
         let task = timeout(Duration::from_secs(2), wait).await.expect("told").expect("no panic").expect("a task");
