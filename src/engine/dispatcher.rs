@@ -11,7 +11,7 @@ use crate::{domain::ids::TaskId, store::RouteInfo};
 use super::{
     Engine,
     command::{Ask, Claim, Claimed},
-    seats::Dispatch,
+    dispatch::Dispatch,
 };
 
 /// How often a payload is asked for before the lease is left to run out.

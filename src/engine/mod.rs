@@ -6,6 +6,7 @@
 
 mod claims;
 mod command;
+mod dispatch;
 mod dispatcher;
 mod failure;
 mod heartbeat;
@@ -29,10 +30,11 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+pub use dispatch::{Dispatch, SeatEvent, SeatRequest};
 pub use failure::Failure;
 pub use options::EngineOptions;
 pub use reaper::Swept;
-pub use seats::{Dispatch, Seat, SeatEvent, SeatRequest};
+pub use seats::Seat;
 pub use waiters::Waiter;
 
 use crate::{

@@ -1,5 +1,7 @@
 //! Where worker sessions sit: what each serves, holds and has room for, and the way an attempt takes to it.
 
+mod seat;
+
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -14,8 +16,6 @@ use tokio::{
 use crate::{
     domain::{
         ids::{AttemptId, AttemptRef, Route, RouteNo, SessionId},
-        policy::RecoverySafety,
-        task::LeaseStatus,
         time::Moment,
     },
     store::{Database, Due, Fault, HeldLease, RouteInfo, Wakes},
@@ -25,6 +25,7 @@ use super::{
     Session,
     claims::{DueBoard, Named, Rota},
     command::{Ask, Claimed},
+    dispatch::{Dispatch, SeatEvent, SeatRequest},
 };
 
 /// Attempts that one session may hold unstarted: a slow reader must not burn other people's budgets.
@@ -36,62 +37,6 @@ const UNSTARTED_BYTES: usize = 3 * 1024 * 1024;
 const EVENTS_MAX: usize = 2 * UNSTARTED_MAX as usize;
 /// After a lease should have ended, how long to wait before looking: reclaiming takes a moment.
 const LOOK_AFTER: Duration = Duration::from_millis(500);
-
-/// What a session asks for when it sits down.
-#[derive(Clone, Debug)]
-pub struct SeatRequest {
-    /// The session.
-    pub session: Session,
-    /// The queues it serves.
-    pub queue_ids: Vec<String>,
-    /// The handlers it serves, with their versions.
-    pub handlers: Vec<(String, String)>,
-    /// Attempts at once.
-    pub max_in_flight: u32,
-    /// Attempts it holds already, with authority: they take slots.
-    pub held: Vec<(AttemptRef, LeaseStatus)>,
-}
-
-/// An attempt on its way to a worker, claimed and committed.
-#[derive(Clone, Debug)]
-pub struct Dispatch {
-    /// The attempt.
-    pub attempt: AttemptRef,
-    /// How many attempts there may be in all.
-    pub max_attempts: u32,
-    /// How long its lease lasts, from `claimed_at` on.
-    pub lease: Duration,
-    /// How long until the task's deadline, from `claimed_at` on.
-    pub deadline: Duration,
-    /// When it was claimed, by this node's clock; for durations only.
-    pub claimed_at: Instant,
-    /// Where it waited.
-    pub route: RouteInfo,
-    /// The version of the payload's schema.
-    pub payload_version: String,
-    /// As submitted.
-    pub payload: String,
-    /// As frozen at acceptance.
-    pub recovery_safety: RecoverySafety,
-    /// Whether an earlier execution may have had its effect.
-    pub effect_uncertain: bool,
-    /// How long the attempt may run from its granted start, in milliseconds.
-    pub attempt_timeout_ms: u32,
-}
-
-/// What a session hears at its seat.
-#[derive(Clone, Debug)]
-pub enum SeatEvent {
-    /// An attempt for it.
-    Dispatch(Box<Dispatch>),
-    /// A cancel was recorded for an attempt that it runs.
-    Canceled {
-        /// The attempt.
-        attempt_id: AttemptId,
-        /// As given by who asked.
-        reason: Arc<str>,
-    },
-}
 
 /// A session's seat. Dropping it leaves: nothing more is claimed for it; what it holds keeps its leases.
 pub struct Seat {
@@ -456,77 +401,4 @@ impl Claimed {
 
 fn look_at(remaining_ms: u32) -> Instant {
     Instant::now() + Duration::from_millis(remaining_ms.into()) + LOOK_AFTER
-}
-
-impl Seat {
-    /// Queues of the request that do not exist yet. They are served once they do.
-    pub fn unknown_queue_ids(&self) -> &[String] {
-        &self.unknown_queue_ids
-    }
-
-    /// A start was granted: the attempt no longer counts as unstarted.
-    pub fn started(&self, attempt_id: AttemptId, lease: LeaseStatus) {
-        let mut board = self.seats.lock();
-        if let Some(held) = board.seats.get_mut(&self.session_id).and_then(|s| s.held.get_mut(&attempt_id)) {
-            held.started = true;
-        }
-        board.look_later(attempt_id, lease.remaining_ms);
-        drop(board);
-        self.seats.wake.notify_one();
-    }
-
-    /// A lease was renewed.
-    pub fn renewed(&self, attempt_id: AttemptId, lease: LeaseStatus) {
-        self.seats.lock().look_later(attempt_id, lease.remaining_ms);
-    }
-
-    /// An attempt ended, or its lease is lost: its slot is free.
-    pub fn released(&self, attempt_id: AttemptId) {
-        let mut board = self.seats.lock();
-        // Only its own: a worker that names somebody else's attempt frees nothing.
-        if board.holders.get(&attempt_id) == Some(&self.session_id) {
-            board.release(attempt_id);
-        }
-        drop(board);
-        self.seats.wake.notify_one();
-    }
-
-    /// Takes nothing more.
-    pub fn drain(&self) {
-        if let Some(sitting) = self.seats.lock().seats.get_mut(&self.session_id) {
-            sitting.draining = true;
-        }
-    }
-
-    /// Attempts it holds, those on their way included.
-    pub fn in_flight(&self) -> usize {
-        let board = self.seats.lock();
-        board.seats.get(&self.session_id).map_or(0, |s| s.held.len() + s.asked as usize)
-    }
-
-    /// Resolves when it holds nothing, after [`Seat::drain`].
-    pub async fn idle(&self) {
-        loop {
-            let freed = self.freed.notified();
-            if self.in_flight() == 0 {
-                return;
-            }
-            freed.await;
-        }
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut board = self.seats.lock();
-        if let Some(sitting) = board.seats.remove(&self.session_id) {
-            sitting.held.keys().for_each(|attempt_id| {
-                // A resumed attempt may sit elsewhere by now.
-                if board.holders.get(attempt_id) == Some(&self.session_id) {
-                    board.holders.remove(attempt_id);
-                }
-            });
-        }
-        board.rota.remove(self.session_id);
-    }
 }

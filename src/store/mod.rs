@@ -7,6 +7,7 @@
 mod answers;
 mod check;
 mod codes;
+mod columns;
 mod database;
 mod dialect;
 mod error;

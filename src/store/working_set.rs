@@ -18,7 +18,7 @@ use crate::domain::{
     time::Moment,
 };
 
-use super::{answers::StoredAnswer, save::canceled_attempt};
+use super::{answers::StoredAnswer, columns::canceled_attempt};
 
 /// A locked task and what is known about its attempts.
 pub(super) struct Entry {
