@@ -8,6 +8,7 @@ mod support;
 
 mod atomicity;
 mod cancel;
+mod cancel_races;
 mod check;
 mod dispatch;
 mod evidence;
