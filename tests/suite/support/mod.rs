@@ -4,6 +4,7 @@ pub(crate) mod blocker;
 pub(crate) mod database;
 pub(crate) mod look;
 pub(crate) mod node;
+pub(crate) mod own_server;
 pub(crate) mod proxy;
 pub(crate) mod rig;
 pub(crate) mod server;

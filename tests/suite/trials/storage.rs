@@ -147,52 +147,17 @@ mod mysql_only {
 
     /// These start a MySQL server of their own, to mistreat it.
     mod alone {
-        use std::{path::Path, process::Command};
+        use orbit::{domain::ids::AttemptRef, engine::Engine};
+        use tokio::time::sleep;
+        use tokio_util::task::TaskTracker;
 
-        use crate::support::database::TestDatabase;
+        use crate::support::{
+            database::TestDatabase,
+            own_server::OwnServer,
+            server::{Server, submit_request},
+        };
 
         use super::*;
-
-        struct OwnServer {
-            dir: tempfile::TempDir,
-            url: String,
-        }
-
-        fn script(args: &[&str]) -> String {
-            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mysql/mysql.sh");
-            let output = Command::new(script).args(args).output().expect("the script runs");
-            assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-            String::from_utf8_lossy(&output.stdout).trim().to_owned()
-        }
-
-        impl OwnServer {
-            fn start() -> Self {
-                let dir = tempfile::tempdir().expect("a temporary directory");
-                let url = script(&["start", dir.path().join("data").to_str().expect("a path")]);
-                Self { dir, url }
-            }
-
-            fn data(&self) -> String {
-                self.dir.path().join("data").to_str().expect("a path").to_owned()
-            }
-
-            fn again(&self) {
-                assert_eq!(script(&["start", &self.data()]), self.url, "it comes back where it was");
-            }
-
-            fn signal(&self, signal: &str) {
-                let pid = std::fs::read_to_string(self.dir.path().join("data/pid")).expect("a pid file");
-                let killed = Command::new("kill").args([signal, pid.trim()]).status().expect("kill runs");
-                assert!(killed.success());
-            }
-        }
-
-        impl Drop for OwnServer {
-            fn drop(&mut self) {
-                let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mysql/mysql.sh");
-                let _ = Command::new(script).args(["remove", &self.data()]).output();
-            }
-        }
 
         /// Whatever happened, all of it works again within 5 s: submit, dispatch, retry, lease expiry; and health knows.
         async fn all_works(rig: &Rig, worker: &mut TestWorker) {
@@ -222,7 +187,7 @@ mod mysql_only {
 
         #[tokio::test(flavor = "multi_thread")]
         async fn t51_the_loops_go_on_after_every_kind_of_outage() {
-            let server = OwnServer::start();
+            let server = OwnServer::start(&[]);
             let database = TestDatabase::mysql_at(&server.url).await;
             let options = EngineOptions { lease: Duration::from_secs(2), ..options() };
             let rig = Rig::new(database, options).await;
@@ -242,7 +207,7 @@ mod mysql_only {
             server.signal("-CONT");
             all_works(&rig, &mut worker).await;
 
-            script(&["stop", &server.data(), "KILL"]);
+            server.crash();
             away(&rig).await;
             server.again();
             all_works(&rig, &mut worker).await;
@@ -252,6 +217,98 @@ mod mysql_only {
             rig.database.sql("SET GLOBAL read_only = OFF").await;
             all_works(&rig, &mut worker).await;
             rig.end().await;
+        }
+
+        /// A worker that lives: renews, whatever the answers.
+        async fn renew_for_ever(engine: Engine, attempts: Vec<AttemptRef>) {
+            loop {
+                let _ = engine.renew(&attempts).await;
+                sleep(Duration::from_millis(250)).await;
+            }
+        }
+
+        // Restarted, or read-only, for longer than a lease, with fifty attempts running: each ends APPLIED, as itself.
+        #[tokio::test(flavor = "multi_thread")]
+        async fn a_restarted_or_read_only_database_costs_no_attempt() {
+            let server = OwnServer::start(&[]);
+            let database = TestDatabase::mysql_at(&server.url).await;
+            let rig = Rig::new(database, EngineOptions { lease: Duration::from_secs(2), ..options() }).await;
+            for read_only in [false, true] {
+                let mut worker = rig.worker(50).await;
+                join_all((0..50).map(|_| rig.submit(|_| {}))).await;
+                let mut attempts = Vec::new();
+                for _ in 0..50 {
+                    attempts.push(worker.next().await.attempt);
+                }
+                join_all(attempts.iter().map(|a| worker.start(*a))).await;
+                let renewals = TaskTracker::new().spawn(renew_for_ever(rig.engine.clone(), attempts.clone()));
+                if read_only {
+                    rig.database.sql("SET GLOBAL super_read_only = ON").await;
+                    sleep(Duration::from_secs(5)).await;
+                    rig.database.sql("SET GLOBAL read_only = OFF").await;
+                } else {
+                    server.crash();
+                    sleep(Duration::from_secs(4)).await;
+                    server.again();
+                }
+                eventually("the database is back", Duration::from_secs(10), || async {
+                    (*rig.engine.healthy().borrow()).then_some(())
+                })
+                .await;
+                for attempt in &attempts {
+                    let receipt = worker.finish(*attempt, succeeded()).await;
+                    assert_eq!(receipt.disposition, Disposition::Applied);
+                }
+                renewals.abort();
+            }
+            assert_eq!(
+                rig.database.number("SELECT COUNT(*) FROM attempts WHERE state = 3 AND epoch = 1").await,
+                100
+            );
+            assert_eq!(rig.database.number("SELECT COUNT(*) FROM attempts").await, 100);
+            rig.end().await;
+        }
+
+        // T6: a server that cuts what does not fit; T13: one that takes only small statements.
+        #[tokio::test(flavor = "multi_thread")]
+        async fn t6_t13_names_and_texts_are_whole_or_refused_whatever_the_server_allows() {
+            let mysql = OwnServer::start(&["--sql-mode=", "--max-allowed-packet=1M"]);
+            let database = TestDatabase::mysql_at(&mysql.url).await;
+            let server = Server::start(&database).await.with_queue().await;
+            let mut tasks = server.tasks();
+            for length in [64, 128, 129, 255, 256, 1_000, 70_000] {
+                let handler = "h".repeat(length);
+                let request =
+                    orbit::proto::SubmitTaskRequest { handler: handler.clone(), ..submit_request("1") };
+                let answer = tasks.submit_task(request).await;
+                assert_eq!(answer.is_ok(), length <= 128, "{length}");
+                match answer {
+                    Ok(answer) => {
+                        assert_eq!(answer.into_inner().task.map(|t| t.handler), Some(handler));
+                    }
+                    Err(status) => assert_eq!(status.code(), tonic::Code::InvalidArgument),
+                }
+            }
+            let mut ids = HashSet::new();
+            for (key, good) in
+                [("k".repeat(255), true), ("k".repeat(254) + "l", true), ("k".repeat(256), false)]
+            {
+                let request = orbit::proto::SubmitTaskRequest { idempotency_key: key, ..submit_request("1") };
+                let answer = tasks.submit_task(request).await;
+                assert_eq!(answer.is_ok(), good);
+                ids.extend(answer.ok().and_then(|a| a.into_inner().task).map(|t| t.task_id));
+            }
+            assert_eq!(ids.len(), 2, "keys that share all but their end are two");
+            for (bytes, good) in [(500_000, true), (530_000, false), (1_048_576, false)] {
+                let payload = format!("\"{}\"", "x".repeat(bytes - 2));
+                let answer = tasks.submit_task(submit_request(payload)).await;
+                assert_eq!(answer.is_ok(), good, "{bytes}");
+                if let Err(status) = answer {
+                    assert_eq!(status.code(), tonic::Code::InvalidArgument);
+                }
+            }
+            server.stop().await;
+            database.drop().await;
         }
     }
 }
