@@ -21,7 +21,7 @@ pub(super) async fn run(engine: Engine, healthy: watch::Sender<bool>) {
         match timeout(AWAY_AFTER, engine.inner.database.heartbeat(terms)).await {
             Ok(Ok(LastSeen::Recent | LastSeen::Extended(_))) => {
                 answered = Instant::now();
-                if !healthy.send_replace(true) {
+                if change(&healthy, true) {
                     tracing::info!("the database answers again");
                     // What became due or changed hands meanwhile.
                     engine.inner.seats.look_again();
@@ -33,7 +33,7 @@ pub(super) async fn run(engine: Engine, healthy: watch::Sender<bool>) {
                 engine.inner.database.renew_connections().await;
             }
         }
-        if answered.elapsed() >= AWAY_AFTER && healthy.send_replace(false) {
+        if answered.elapsed() >= AWAY_AFTER && change(&healthy, false) {
             tracing::warn!("the database does not answer; submits are refused until it does");
         }
         tokio::select! {
@@ -41,5 +41,10 @@ pub(super) async fn run(engine: Engine, healthy: watch::Sender<bool>) {
             () = sleep(terms.heartbeat()) => {}
         }
     }
-    healthy.send_replace(false);
+    change(&healthy, false);
+}
+
+/// Tells those who watch, if it is new to them. Answers whether it was.
+fn change(healthy: &watch::Sender<bool>, now: bool) -> bool {
+    healthy.send_if_modified(|before| std::mem::replace(before, now) != now)
 }

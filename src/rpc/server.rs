@@ -30,6 +30,12 @@ const REQUEST_FRAME_BYTES: usize = 64 * 1024;
 /// is wrong with it: if the stream broke instead, the worker would open it again and send the same.
 const WORKER_MESSAGE_BYTES_MAX: usize = 20 * 1024 * 1024;
 
+/// How many bytes a stream, and a connection with all its streams, may send before any is read. The transport ends a
+/// connection whose many small unread frames weigh more than about half of its window: ten thousand reports at once,
+/// which the contract allows, must not.
+const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
+
 /// Streams that a client may have open on one connection: hundreds of workers and as many unary calls beside them.
 const STREAMS_MAX: u32 = 10_000;
 
@@ -142,6 +148,8 @@ pub async fn serve(
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .timeout(CALL_LIMIT)
         .serve_with_incoming_shutdown(
             ErrorInfoOnAll::new(routes.prepare()),

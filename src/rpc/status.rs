@@ -78,7 +78,7 @@ impl ErrorReply {
         reply
     }
 
-    fn precondition(reason: &'static str, (kind, field, name): Subject, message: &'static str) -> Self {
+    fn precondition(reason: &'static str, (kind, field, name): Subject, message: &str) -> Self {
         let mut reply = Self::new(Code::FailedPrecondition, reason, message).about(field, name.clone());
         reply.details.add_precondition_failure_violation(reason, format!("{kind}/{name}"), message);
         reply
@@ -220,8 +220,10 @@ impl From<&Rejection> for ErrorReply {
                 Self::precondition("EVIDENCE_LIMIT", attempt(id), EVIDENCE_LIMIT)
             }
             Rejection::IllegalState { task_id, state } => {
-                Self::precondition("ILLEGAL_STATE", task(task_id), ILLEGAL_STATE)
-                    .about("state", convert::state_name(*state).as_str_name().to_owned())
+                let state = convert::state_name(*state).as_str_name();
+                let name = state.trim_start_matches("TASK_STATE_");
+                let what = format!("the task is {name}; only a task that is NEEDS_REVIEW can be resolved");
+                Self::precondition("ILLEGAL_STATE", task(task_id), &what).about("state", state.to_owned())
             }
         }
     }
@@ -230,13 +232,12 @@ impl From<&Rejection> for ErrorReply {
 const LEASE_LOST: &str =
     "the attempt's lease has ended: do not run the handler; if it is due again, it is dispatched again";
 const ALREADY_STARTED: &str = "another message started this attempt: this process must not run the handler";
-const CANCEL_REQUESTED: &str = "a cancel is recorded for the task: do not run the handler";
+const CANCEL_REQUESTED: &str = "a cancel is recorded for the task: no attempt starts any more, so do not run the handler; nor can it be retried";
 const CANCEL_NOT_REQUESTED: &str =
     "nobody asked for a cancel of the task: report SUCCEEDED, FAILED or UNKNOWN instead of CANCELED";
 const DEADLINE_EXCEEDED: &str = "it is too late to start: do not run the handler";
 const EVIDENCE_LIMIT: &str =
     "as many reports without authority are kept of this attempt as may be: stop sending more";
-const ILLEGAL_STATE: &str = "the task's state does not allow it: read the task and decide anew";
 
 const fn limit_name(limit: TimeLimit) -> &'static str {
     match limit {

@@ -16,7 +16,7 @@ use crate::domain::time::Moment;
 
 use super::{
     database::Database,
-    error::{CommitFault, Fault, Inconsistency},
+    error::{CommitFault, Fault},
     load::{Loader, Needs},
     outage::LeaseTerms,
     save::Saver,
@@ -61,6 +61,9 @@ pub struct LaneConnection {
 enum Settled {
     Committed,
     NotCommitted,
+    /// The lane's row is not where this lane ever left it: the database is not the one that was written to, such as a
+    /// replica that took over without the last commits. What became of the commit cannot be known.
+    Lost,
 }
 
 enum Attempt<T> {
@@ -68,6 +71,8 @@ enum Attempt<T> {
     Fault(Fault),
     /// The nodes were away since then: running leases get a new term first (S12).
     Outage(Moment),
+    /// The lane's row is not where it was left, though no commit is in doubt: see [`Settled::Lost`].
+    LaneLost,
     CommitUnknown(T, Wakes),
     CommitTimedOut,
 }
@@ -139,13 +144,19 @@ impl LaneConnection {
                 Attempt::CommitUnknown(answers, wakes) => match self.settle().await {
                     Some(Settled::Committed) => return Ok((answers, wakes)),
                     Some(Settled::NotCommitted) => continue,
-                    None => return Err(BatchError::OutcomeUnknown),
+                    Some(Settled::Lost) | None => return Err(BatchError::OutcomeUnknown),
+                },
+                Attempt::LaneLost => match self.take_new_row().await {
+                    Ok(()) => continue,
+                    Err(fault) => fault,
                 },
                 Attempt::CommitTimedOut => {
                     self.give_up_connection();
                     match self.settle().await {
                         Some(Settled::NotCommitted) => continue,
-                        Some(Settled::Committed) | None => return Err(BatchError::OutcomeUnknown),
+                        Some(Settled::Committed | Settled::Lost) | None => {
+                            return Err(BatchError::OutcomeUnknown);
+                        }
                     }
                 }
                 Attempt::Outage(last_seen) => {
@@ -220,6 +231,10 @@ impl LaneConnection {
                 self.rollback(tx).await;
                 Attempt::Outage(last_seen)
             }
+            Ok(Prepared::LaneLost) => {
+                self.rollback(tx).await;
+                Attempt::LaneLost
+            }
             Err(fault) => {
                 self.rollback(tx).await;
                 Attempt::Fault(fault)
@@ -235,9 +250,7 @@ impl LaneConnection {
     ) -> Result<Prepared<T>, Fault> {
         let dialect = self.database.dialect();
         if self.advance(tx).await? != 1 {
-            return Err(
-                Inconsistency::new("lane_commits", "seq", &self.lane, "is not where it was left").into()
-            );
+            return Ok(Prepared::LaneLost);
         }
         let mut ws = WorkingSet::new(self.node_id.clone());
         let loader = Loader { tx, dialect, routes: self.database.routes() };
@@ -267,32 +280,49 @@ impl LaneConnection {
         let deadline = Instant::now() + SETTLE_LIMIT;
         while Instant::now() < deadline {
             let looked = timeout(TRANSACTION_LIMIT, self.look()).await;
-            match looked {
-                Ok(Ok(1)) => {
-                    self.unsettled = false;
-                    return Some(Settled::NotCommitted);
-                }
-                Ok(Ok(_)) => {
-                    self.unsettled = false;
+            if let Ok(Ok(settled)) = looked {
+                self.unsettled = false;
+                if matches!(settled, Settled::Committed) {
                     self.seq += 1;
-                    return Some(Settled::Committed);
                 }
-                Ok(Err(_)) | Err(_) => {
-                    self.give_up_connection();
-                    sleep(Duration::from_millis(50)).await;
-                }
+                return Some(settled);
             }
+            self.give_up_connection();
+            sleep(Duration::from_millis(50)).await;
         }
         None
     }
 
-    async fn look(&mut self) -> Result<u64, Fault> {
+    async fn look(&mut self) -> Result<Settled, Fault> {
         let database = self.database.clone();
         let _turn = database.writers_turn().await;
         let tx = self.begin().await?;
-        let found = self.advance(&tx).await;
+        let found = self.found(&tx).await;
         self.rollback(tx).await;
         found
+    }
+
+    async fn found(&self, tx: &DatabaseTransaction) -> Result<Settled, Fault> {
+        if self.advance(tx).await? == 1 {
+            return Ok(Settled::NotCommitted);
+        }
+        let sql = "SELECT seq FROM lane_commits WHERE lane = ?";
+        let statement = self.database.dialect().statement(sql, vec![self.lane.as_str().into()]);
+        let row = tx.query_one_raw(statement).await?;
+        let seq: Option<i64> = row.map(|r| r.try_get("", "seq")).transpose()?;
+        Ok(if seq == Some(self.seq + 1) { Settled::Committed } else { Settled::Lost })
+    }
+
+    /// Goes on with another row, since its own is lost. No commit is in doubt then: what was told is beyond mending.
+    async fn take_new_row(&mut self) -> Result<(), Fault> {
+        tracing::error!(
+            lane = self.lane,
+            "the database is not the one that was written to last: commits may have been lost in a fail-over or a restore"
+        );
+        self.lane =
+            format!("{}/{}", self.lane.split('/').next().unwrap_or_default(), uuid::Uuid::new_v4().simple());
+        self.seq = 0;
+        self.register().await
     }
 
     async fn begin(&mut self) -> Result<DatabaseTransaction, Fault> {
@@ -329,6 +359,7 @@ impl LaneConnection {
 enum Prepared<T> {
     Ready(T, Wakes),
     Outage(Moment),
+    LaneLost,
 }
 
 /// A short, growing, jittered pause, so that two lanes do not meet again.

@@ -37,6 +37,20 @@ fn impossible(failure: &Result<(), Failure>) {
 }
 
 on_every_database! {
+    // A replica that took over without the last commits, or a restore under a running server: the node goes on.
+    async fn a_lane_whose_row_is_lost_goes_on_with_another(database: TestDatabase) {
+        let rig = Rig::new(database, options()).await;
+        let mut worker = rig.worker(1).await;
+        for damage in ["UPDATE lane_commits SET seq = seq - 1", "DELETE FROM lane_commits"] {
+            rig.submit(|_| {}).await;
+            let attempt = worker.next().await.attempt;
+            rig.database.sql(damage).await;
+            worker.start(attempt).await;
+            assert_eq!(worker.finish(attempt, succeeded()).await.disposition, Disposition::Applied);
+        }
+        rig.end().await;
+    }
+
     async fn a_finish_that_cannot_be_written_whole_changes_nothing_and_is_applied_later(database: TestDatabase) {
         let rig = Rig::new(database, without_reaper()).await;
         let mut worker = rig.worker(1).await;
