@@ -95,7 +95,8 @@ pub(crate) async fn run(args: TaskArgs) -> Result<ExitCode, Failure> {
             let orbit = client.connect()?;
             let events = orbit.events(&task).await.map_err(|error| client.failure(&error))?;
             let task = orbit.get(&task).await.map_err(|error| client.failure(&error))?;
-            let words = events::explanation(&task, &events);
+            let queue = orbit.get_queue(&task.queue_id).await.map_err(|error| client.failure(&error))?;
+            let words = events::explanation(&task, &events, &queue);
             print(&if client.json {
                 Json::Object(vec![("explanation", words.trim_end().into())]).print()
             } else {

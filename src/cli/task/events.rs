@@ -1,6 +1,9 @@
 //! `orbit task events` and `orbit task explain`: what happened, as rows and in words.
 
-use orbit::proto::{Cause, Decision, RecoverySafety, Task, TaskEvent, TaskState};
+use orbit::{
+    proto::{Cause, Decision, RecoverySafety, Task, TaskEvent, TaskState},
+    sdk::QueueStatus,
+};
 
 use super::super::{
     json::Json,
@@ -58,7 +61,7 @@ fn event_json(event: &TaskEvent) -> Json {
 }
 
 /// Why a task is where it is, what it waits for, what happens next.
-pub(super) fn explanation(task: &Task, events: &[TaskEvent]) -> String {
+pub(super) fn explanation(task: &Task, events: &[TaskEvent], queue: &QueueStatus) -> String {
     let mut lines = vec![format!("Task {} is {}.", task.task_id, task.state().name())];
     let last = events.iter().rev().find(|e| e.decision() != Decision::Unspecified);
     if let Some(event) = last {
@@ -69,10 +72,19 @@ pub(super) fn explanation(task: &Task, events: &[TaskEvent]) -> String {
             caused_by(event.cause())
         ));
     }
+    if let Some(cancel) = &task.cancel {
+        let reason = if cancel.reason.is_empty() { String::new() } else { format!(": {}", cancel.reason) };
+        lines.push(format!("{} asked for a cancel{reason}.", cancel.requested_by));
+    }
+    let note = last.filter(|e| e.decision() == Decision::ResolvedByOperator);
+    lines.extend(note.map(|e| format!("{} wrote: {}.", e.principal, e.note)));
     if task.effect_uncertain {
         lines.push("An execution ended without anybody knowing whether it had its effect.".to_owned());
     }
     lines.push(next(task));
+    if task.state() == TaskState::Waiting {
+        lines.extend(held_up(queue));
+    }
     let evidence = events.iter().filter(|e| e.r#type == "task.evidence_recorded").count();
     if evidence > 0 {
         lines.push(format!(
@@ -81,6 +93,18 @@ pub(super) fn explanation(task: &Task, events: &[TaskEvent]) -> String {
     }
     let lines: Vec<String> = lines.iter().map(|line| table::one_line(line)).collect();
     format!("{}\n", lines.join("\n"))
+}
+
+/// What keeps all tasks of a queue from being claimed.
+fn held_up(status: &QueueStatus) -> Option<String> {
+    let (queue, running) = (&status.queue, status.stats.running);
+    if queue.paused {
+        Some(format!("The queue is paused: `orbit queue resume {}` lets it go on.", queue.queue_id))
+    } else if queue.max_running > 0 && running >= queue.max_running {
+        Some(format!("The queue is full: {running} of at most {} attempts are under way.", queue.max_running))
+    } else {
+        None
+    }
 }
 
 fn because(decision: Decision) -> &'static str {
