@@ -17,6 +17,7 @@ mod lifecycle;
 mod load;
 mod lookup;
 mod outage;
+mod passwords;
 mod pause;
 mod permits;
 mod process_end;
