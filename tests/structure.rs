@@ -56,7 +56,7 @@ const MODULES: [Module; 16] = [
     Module {
         path: "store",
         own: &["domain", "store"],
-        crates: &["sea_orm", "serde_json", "thiserror", "tokio", "tokio_util", "tracing", "uuid"],
+        crates: &["sea_orm", "serde_json", "sqlx", "thiserror", "tokio", "tokio_util", "tracing", "uuid"],
     },
     Module {
         path: "rpc",
