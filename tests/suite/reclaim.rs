@@ -280,7 +280,7 @@ on_every_database! {
         let rig = Rig::new(database, without_reaper()).await;
         let mut worker = rig.worker(64).await;
         let (mut applied, mut reclaimed) = (0, 0);
-        for round in 0..500 {
+        for round in 0..250 {
             let id = rig.submit(idempotent_and_slow).await;
             let attempt = worker.next().await.attempt;
             worker.start(attempt).await;
