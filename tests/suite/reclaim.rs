@@ -281,7 +281,14 @@ on_every_database! {
         let mut worker = rig.worker(64).await;
         let (mut applied, mut reclaimed) = (0, 0);
         for round in 0..250 {
-            let id = rig.submit(idempotent_and_slow).await;
+            let id = rig
+                .submit(|s| {
+                    idempotent_and_slow(s);
+                    // What is requeued must not come due within the test.
+                    s.policy.initial_delay_ms = 3_600_000;
+                    s.policy.max_delay_ms = 3_600_000;
+                })
+                .await;
             let attempt = worker.next().await.attempt;
             worker.start(attempt).await;
             let soon = format!(
