@@ -14,6 +14,7 @@ mod lane;
 mod options;
 mod queue;
 mod reaper;
+mod retention;
 mod seats;
 mod slots;
 mod waiters;
@@ -144,6 +145,7 @@ impl Engine {
         engine.inner.services.spawn(heartbeat::run(engine.clone(), healthy_tx));
         engine.inner.services.spawn(dispatcher::run(engine.clone()));
         engine.inner.services.spawn(reaper::run(engine.clone()));
+        engine.inner.services.spawn(retention::run(engine.clone()));
         engine.inner.services.spawn(slots::run(engine.clone()));
         engine.inner.services.spawn(waiters::run(engine.clone()));
         Ok(engine)
@@ -316,6 +318,12 @@ impl Engine {
     /// Sweeps once: reclaims what has lapsed. Several nodes may do so at once.
     pub async fn sweep(&self) -> Result<Swept, Failure> {
         reaper::run_once(self).await
+    }
+
+    /// Removes all tasks that have ended longer ago than [`EngineOptions::keep_finished`], and tells how many they were.
+    /// Several nodes may do so at once.
+    pub async fn remove_finished(&self) -> Result<u64, Failure> {
+        retention::run_once(self).await
     }
 
     fn lane_of(&self, task_id: TaskId) -> usize {

@@ -22,6 +22,8 @@ pub struct EngineOptions {
     pub poll_interval: Duration,
     /// The largest payload or result, in bytes; default 1 MiB.
     pub payload_bytes_max: usize,
+    /// How long finished tasks are kept, from their end on; by default for ever.
+    pub keep_finished: Option<Duration>,
     /// Lanes; by default 1 on SQLite and 2 on MySQL.
     pub lanes: Option<usize>,
 }
@@ -35,6 +37,7 @@ impl Default for EngineOptions {
             sweep_interval: Duration::from_millis(250),
             poll_interval: Duration::from_millis(200),
             payload_bytes_max: PAYLOAD_BYTES_MAX_DEFAULT,
+            keep_finished: None,
             lanes: None,
         }
     }

@@ -1,5 +1,6 @@
 //! TaskService: submit, look, wait, read the history.
 
+mod list;
 mod wait;
 
 use prost::Message as _;
@@ -92,6 +93,13 @@ impl TaskService for Tasks {
             Some(task) => Ok(Response::new(proto::LookupTaskResponse { task: Some(task) })),
             None => Err(status(&Rejection::KeyNotFound(key))),
         }
+    }
+
+    async fn list_tasks(
+        &self,
+        request: Request<proto::ListTasksRequest>,
+    ) -> Result<Response<proto::ListTasksResponse>, Status> {
+        self.list(request.into_inner()).await.map(Response::new)
     }
 
     async fn wait_task(

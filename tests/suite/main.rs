@@ -14,6 +14,7 @@ mod dispatch;
 mod evidence;
 mod example;
 mod lifecycle;
+mod list;
 mod load;
 mod lookup;
 mod outage;

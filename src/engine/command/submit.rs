@@ -17,7 +17,8 @@ use super::{Class, Command};
 pub(crate) struct Submit {
     submission: Submission,
     digest: Digest,
-    task_id: TaskId,
+    /// A UUIDv7. The time in it gives way to that of the acceptance.
+    random: Uuid,
     admission: Result<Route, Rejection>,
 }
 
@@ -34,7 +35,7 @@ impl Submit {
     /// `admission` says where a new task waits, or what stands against one.
     pub(crate) fn new(submission: Submission, admission: Result<Route, Rejection>) -> Self {
         let digest = submission.digest();
-        Self { submission, digest, task_id: TaskId(Uuid::now_v7()), admission }
+        Self { submission, digest, random: Uuid::now_v7(), admission }
     }
 }
 
@@ -60,9 +61,10 @@ impl Command for Submit {
             let value = submission.idempotency_key.clone();
             return Err(Rejection::IdempotencyConflict { field: "idempotency_key", value });
         }
-        let acceptance = Acceptance { task_id: self.task_id, route: self.admission.clone()? };
+        let task_id = TaskId::accepted_at(ws.now(), self.random);
+        let acceptance = Acceptance { task_id, route: self.admission.clone()? };
         let transition = accept(submission, &acceptance, ws.now(), &ws.actor(&submission.principal, None))?;
         ws.accept(submission.clone(), self.digest, transition);
-        Ok(Submitted { task_id: self.task_id, replayed: false })
+        Ok(Submitted { task_id, replayed: false })
     }
 }
