@@ -19,7 +19,7 @@ use super::{
 };
 
 /// How many rows one page looks at, at most: few at first, since most pages are full after that.
-const SCAN_ROWS: [u32; 2] = [1_000, 9_000];
+const SCAN_ROWS: [u32; 2] = [1_000, 4_000];
 /// Up to so many routes are walked each by its own index; with more, the filter is applied to all tasks.
 const ROUTES_MAX: usize = 16;
 /// While so few tasks wait, all of `ready` is sorted for a page: it is not kept by id, since an index for that would be

@@ -195,7 +195,7 @@ on_every_database! {
                 assert_eq!(page.tasks.len(), 0, "page {pages}");
                 before = Some(next);
             }
-            assert_eq!(pages, 3);
+            assert_eq!(pages, 6);
         }
         rig.engine.shutdown().await;
         rig.database.drop().await;
@@ -234,7 +234,7 @@ mod alone {
 
     use super::*;
 
-    const TASKS: u32 = 200_000;
+    const TASKS: u32 = 60_000;
     const PAGE: u32 = 50;
     const RUNS: usize = 21;
 
@@ -249,20 +249,18 @@ mod alone {
         took[RUNS / 2]
     }
 
+    // tests/million.sh measures a million.
     on_every_database! {
-        async fn page_1_and_page_1000_of_200_000_tasks_cost_the_same(database: TestDatabase) {
+        async fn page_1_and_page_1000_cost_the_same(database: TestDatabase) {
             let rig = Rig::new(database, options()).await;
             rig.submit(|_| {}).await;
             fill(&rig.database, TASKS, 1_000_000, 4, "").await;
             let of_queue = TaskFilter { queue_id: Some(QUEUE.to_owned()), ..TaskFilter::default() };
             let succeeded = TaskFilter { states: vec![Succeeded], ..TaskFilter::default() };
+            let deep = TaskId(uuid::Uuid::from_u128(u128::from(1_000_000 + TASKS - 999 * PAGE) << 80));
             for filter in [TaskFilter::default(), of_queue, succeeded] {
                 let first = median(&rig, &filter, None).await;
-                let mut before = None;
-                for _ in 0..999 {
-                    before = page(&rig, &filter, before, PAGE).await.next;
-                }
-                let thousandth = median(&rig, &filter, before).await;
+                let thousandth = median(&rig, &filter, Some(deep)).await;
                 println!("page 1 {first:?}, page 1000 {thousandth:?} with {filter:?}");
                 // A millisecond is what a busy machine may add.
                 assert!(thousandth < first * 2 + Duration::from_millis(1), "{first:?} {thousandth:?} {filter:?}");

@@ -4,6 +4,8 @@
 
 #![cfg(feature = "server")]
 
+#[path = "../million/load.rs"]
+mod load_sql;
 mod support;
 
 mod atomicity;
@@ -25,6 +27,7 @@ mod process_end;
 mod readme;
 mod receipts;
 mod reclaim;
+mod retention;
 mod review;
 mod routing;
 mod start;
