@@ -35,7 +35,7 @@ pub use dispatch::{Dispatch, SeatEvent, SeatRequest};
 pub use failure::Failure;
 pub use options::EngineOptions;
 pub use reaper::Swept;
-pub use seats::Seat;
+pub use seats::{Seat, ServedHandler};
 pub use waiters::Waiter;
 
 use crate::{
@@ -308,6 +308,11 @@ impl Engine {
         request: SeatRequest,
     ) -> Result<(Seat, mpsc::Receiver<SeatEvent>), Failure> {
         Ok(self.inner.seats.clone().take(request).await?)
+    }
+
+    /// What the sessions at this node serve for a queue, by name.
+    pub fn served(&self, queue_id: &str) -> Vec<ServedHandler> {
+        self.inner.seats.served(queue_id)
     }
 
     /// Registers for the moment at which nothing more happens to a task by itself. Look at the task after that.

@@ -12,6 +12,7 @@ mod atomicity;
 mod cancel;
 mod cancel_races;
 mod check;
+mod commands;
 mod dispatch;
 mod evidence;
 mod example;

@@ -7,7 +7,8 @@ use orbit::{
 
 use super::super::{
     json::Json,
-    table::{self, Table},
+    table::Table,
+    text::harmless,
     value::{Name as _, duration, moment_json, moment_short, yes_no},
 };
 
@@ -33,12 +34,31 @@ pub(super) fn events_table(events: &[TaskEvent]) -> String {
     table.print()
 }
 
+/// One event, for people who watch.
+pub(super) fn event_line(event: &TaskEvent) -> String {
+    let mut words = vec![moment_short(event.occurred_at.as_ref()), event.r#type.clone()];
+    let mut add = |what: &str, value: String| {
+        if !value.is_empty() {
+            words.push(format!("{what}{value}"));
+        }
+    };
+    add("state ", event.task_state().name().to_owned());
+    add("attempt ", if event.epoch == 0 { String::new() } else { event.epoch.to_string() });
+    add("decision ", event.decision().name().to_owned());
+    add("cause ", event.cause().name().to_owned());
+    add("again from ", moment_short(event.next_available_at.as_ref().filter(|_| event.delay_ms > 0)));
+    add("in doubt", if event.effect_uncertain { " ".to_owned() } else { String::new() });
+    add("by ", event.principal.clone());
+    add("note: ", event.note.clone());
+    format!("{}\n", harmless(words.join("  ").trim_end()))
+}
+
 pub(super) fn events_json(events: &[TaskEvent]) -> String {
     let events = events.iter().map(event_json).collect();
     Json::Object(vec![("events", Json::List(events))]).print()
 }
 
-fn event_json(event: &TaskEvent) -> Json {
+pub(super) fn event_json(event: &TaskEvent) -> Json {
     Json::Object(vec![
         ("type", event.r#type.as_str().into()),
         ("revision", event.revision.into()),
@@ -61,7 +81,7 @@ fn event_json(event: &TaskEvent) -> Json {
 }
 
 /// Why a task is where it is, what it waits for, what happens next.
-pub(super) fn explanation(task: &Task, events: &[TaskEvent], queue: &QueueStatus) -> String {
+pub(in crate::cli) fn explanation(task: &Task, events: &[TaskEvent], queue: &QueueStatus) -> String {
     let mut lines = vec![format!("Task {} is {}.", task.task_id, task.state().name())];
     let last = events.iter().rev().find(|e| e.decision() != Decision::Unspecified);
     if let Some(event) = last {
@@ -84,6 +104,7 @@ pub(super) fn explanation(task: &Task, events: &[TaskEvent], queue: &QueueStatus
     lines.push(next(task));
     if task.state() == TaskState::Waiting {
         lines.extend(held_up(queue));
+        lines.push(served(task, queue));
     }
     let evidence = events.iter().filter(|e| e.r#type == "task.evidence_recorded").count();
     if evidence > 0 {
@@ -91,7 +112,7 @@ pub(super) fn explanation(task: &Task, events: &[TaskEvent], queue: &QueueStatus
             "{evidence} reports came without authority and changed nothing: `orbit task attempts --json` shows them."
         ));
     }
-    let lines: Vec<String> = lines.iter().map(|line| table::one_line(line)).collect();
+    let lines: Vec<String> = lines.iter().map(|line| harmless(line)).collect();
     format!("{}\n", lines.join("\n"))
 }
 
@@ -104,6 +125,25 @@ fn held_up(status: &QueueStatus) -> Option<String> {
         Some(format!("The queue is full: {running} of at most {} attempts are under way.", queue.max_running))
     } else {
         None
+    }
+}
+
+/// Whether anybody could take the task. Only this node's sessions can be told.
+fn served(task: &Task, status: &QueueStatus) -> String {
+    let (handler, version) = (&task.handler, &task.handler_version);
+    let of_handler = || status.served_here.iter().filter(|served| served.handler == *handler);
+    match of_handler().find(|served| served.handler_version == *version) {
+        Some(served) => {
+            format!("At the node that answered, {} worker sessions serve {handler} {version}.", served.sessions)
+        }
+        None => {
+            let others: Vec<&str> = of_handler().map(|served| served.handler_version.as_str()).collect();
+            let others = if others.is_empty() { String::new() } else { format!(" (but {})", others.join(", ")) };
+            format!(
+                "At the node that answered, no worker session serves {handler} {version}{others}; those at other nodes are \
+                 not seen from there."
+            )
+        }
     }
 }
 
