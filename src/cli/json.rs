@@ -113,6 +113,9 @@ fn write_block<T>(
     for (index, item) in items.iter().enumerate() {
         if index > 0 {
             out.push(',');
+            if depth.is_none() {
+                out.push(' ');
+            }
         }
         new_line(out, depth.map(|depth| depth + 1));
         write(out, item, depth.map(|depth| depth + 1));

@@ -154,7 +154,10 @@ fn served_text(served_here: &[ServedHandler]) -> String {
     if served_here.is_empty() {
         return "nothing, at the node that answered".to_owned();
     }
-    let served = served_here.iter().map(|s| format!("{} {} ({} sessions)", s.handler, s.handler_version, s.sessions));
+    let served = served_here.iter().map(|served| {
+        let ServedHandler { handler, handler_version, sessions } = served;
+        format!("{handler} {handler_version} ({sessions} session{})", if *sessions == 1 { "" } else { "s" })
+    });
     served.collect::<Vec<_>>().join(", ")
 }
 

@@ -30,10 +30,10 @@ use super::{
 use dialog::{Dialog, resolution};
 
 const AFTER: &str = "\
-On a terminal it goes from task to task, shows what is known, and asks what you found out at the resource. Nothing is
-sent before you have said yes at the end; a task that somebody else changed meanwhile is left alone. Elsewhere it lists,
-with --json one JSON object a line; `orbit task resolve` is the command for scripts. Ctrl-C ends it: what was resolved
-until then stays resolved.
+On a terminal it goes from task to task, shows what is known, and asks what you found out at the resource. \
+Nothing is sent before you have said yes at the end; a task that somebody else changed meanwhile is left alone. \
+Elsewhere it lists, with --json one JSON object a line; `orbit task resolve` is the command for scripts. \
+Ctrl-C ends it: what was resolved until then stays resolved.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
 
@@ -140,7 +140,7 @@ async fn review(
         "{}\n{}\n{}\n",
         show::task_text(&task),
         show::attempts_table(&attempts),
-        explanation(&task, &events, &queue)
+        explanation(&task, &events, &queue.queue, &queue.stats, &queue.served_here)
     ))?;
     let Some(answer) = resolution(&task, dialog).await? else {
         return Ok(Next::End);

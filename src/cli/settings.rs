@@ -4,10 +4,7 @@ use std::{ops::RangeInclusive, path::Path, time::Duration};
 
 use orbit::server::{DatabaseUrl, ServerConfig};
 
-use super::{
-    failure::Failure, file::ConfigFile, options::parse_listen, serve::ServeArgs, value::parse_keep,
-};
-
+use super::{failure::Failure, file::ConfigFile, options::parse_listen, serve::ServeArgs, value::parse_keep};
 
 /// What `orbit serve` runs with.
 #[derive(Debug)]

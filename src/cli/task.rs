@@ -103,7 +103,7 @@ pub(crate) async fn run(args: TaskArgs) -> Result<ExitCode, Failure> {
             let events = orbit.events(&task).await.map_err(|error| client.failure(&error))?;
             let task = orbit.get(&task).await.map_err(|error| client.failure(&error))?;
             let queue = orbit.get_queue(&task.queue_id).await.map_err(|error| client.failure(&error))?;
-            let words = events::explanation(&task, &events, &queue);
+            let words = events::explanation(&task, &events, &queue.queue, &queue.stats, &queue.served_here);
             print(&if client.json {
                 Json::Object(vec![("explanation", words.trim_end().into())]).print()
             } else {

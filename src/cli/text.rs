@@ -69,7 +69,11 @@ mod tests {
 
     #[test]
     fn what_people_write_stays() {
-        for text in ["größer \u{2014} naïve \u{4f60}\u{597d} \u{5e9}\u{5dc}\u{5d5}\u{5dd}", "\u{1f468}\u{200d}\u{1f680}", "C:\\temp"] {
+        for text in [
+            "größer \u{2014} naïve \u{4f60}\u{597d} \u{5e9}\u{5dc}\u{5d5}\u{5dd}",
+            "\u{1f468}\u{200d}\u{1f680}",
+            "C:\\temp",
+        ] {
             assert_eq!(harmless(text), text);
         }
     }
@@ -81,6 +85,9 @@ mod tests {
         let shown = harmless_json(&text);
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
         assert!(!shown.chars().any(|c| commands(c) && c != '\n'), "{shown}");
-        assert!(shown.contains("\\u202e") && shown.contains("\\udb40\\udc41") && shown.contains('\u{1f600}'), "{shown}");
+        assert!(
+            shown.contains("\\u202e") && shown.contains("\\udb40\\udc41") && shown.contains('\u{1f600}'),
+            "{shown}"
+        );
     }
 }

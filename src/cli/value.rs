@@ -90,7 +90,8 @@ pub(crate) fn parse_keep(text: &str) -> Result<Option<Duration>, String> {
     };
     let keep = read().filter(|keep| (KEEP_MIN..=KEEP_MAX).contains(keep));
     keep.map(Some).ok_or_else(|| {
-        "must be `forever`, or a number with its unit, s, m, h or d, from 1m to 36500d, such as 30d".to_owned()
+        "must be `forever`, or a number with its unit, s, m, h or d, from 1m to 36500d, such as 30d"
+            .to_owned()
     })
 }
 
@@ -136,12 +137,27 @@ mod tests {
 
     #[test]
     fn a_time_to_keep_tasks_has_a_unit_and_limits() {
-        for (text, seconds) in [("60s", 60), ("1m", 60), ("90m", 5_400), ("12h", 43_200), ("30d", 2_592_000)] {
+        for (text, seconds) in [("60s", 60), ("1m", 60), ("90m", 5_400), ("12h", 43_200), ("30d", 2_592_000)]
+        {
             assert_eq!(parse_keep(text), Ok(Some(Duration::from_secs(seconds))), "{text}");
         }
         assert_eq!(parse_keep("forever"), Ok(None));
         assert!(parse_keep("36500d").is_ok());
-        for text in ["", "d", "30", "30 d", "-1d", "1.5d", "59s", "0d", "36501d", "1w", "30D", "99999999999999999999d", "1é"] {
+        for text in [
+            "",
+            "d",
+            "30",
+            "30 d",
+            "-1d",
+            "1.5d",
+            "59s",
+            "0d",
+            "36501d",
+            "1w",
+            "30D",
+            "99999999999999999999d",
+            "1é",
+        ] {
             assert!(parse_keep(text).is_err(), "{text}");
         }
     }

@@ -94,14 +94,6 @@ impl Dialect {
         }
     }
 
-    /// A join that looks at its left side first.
-    pub(super) const fn join_in_order(self) -> &'static str {
-        match self {
-            Self::MySql | Self::MariaDb => "STRAIGHT_JOIN",
-            Self::Sqlite => "CROSS JOIN",
-        }
-    }
-
     /// The smaller of two expressions.
     pub(super) fn least(self, a: &str, b: &str) -> String {
         match self {

@@ -1,19 +1,14 @@
-//! A page of tasks, newest first, with bounded work (docs/decisions/0005-list-tasks.md).
+//! A page of tasks, newest first, with bounded work (docs/decisions/0005-lists-and-retention.md).
 
 use sea_orm::{ConnectionTrait as _, QueryResult, Value};
 use uuid::Uuid;
 
-use crate::domain::{
-    ids::TaskId,
-    report::TaskError,
-    task::StateName,
-    time::Moment,
-};
+use crate::domain::{ids::TaskId, report::TaskError, task::StateName, time::Moment};
 
 use super::{
     codes::Code as _,
     database::Database,
-    dialect::Dialect,
+    dialect::{Dialect, ROWS_MAX},
     error::Fault,
     reads::{TaskRecord, record_sql},
 };
@@ -22,6 +17,8 @@ use super::{
 const SCAN_ROWS: [u32; 2] = [1_000, 4_000];
 /// Up to so many routes are walked each by its own index; with more, the filter is applied to all tasks.
 const ROUTES_MAX: usize = 16;
+/// How many tasks that have not ended one page looks at, at most.
+const OPEN_ROWS: u32 = 2_000;
 /// While so few tasks wait, all of `ready` is sorted for a page: it is not kept by id, since an index for that would be
 /// written twice in the life of every task. With more of them the tasks themselves are walked.
 const READY_ROWS_MAX: i64 = 2_000;
@@ -54,25 +51,27 @@ pub struct TaskPage {
     pub next: Option<TaskId>,
 }
 
-/// An index that is walked from new to old.
-struct Source {
-    /// The table, with its index.
-    walked: String,
-    /// The join that reaches the task, if the table is another.
-    join: String,
-    key: &'static str,
-    /// The one route that is walked.
-    route: Option<i32>,
+/// Where to look.
+enum Source {
+    /// In the small tables of what has not ended.
+    Open(Vec<&'static str>),
+    /// Among all tasks, by the primary key.
+    All,
+    /// Among the tasks of these routes, by the index of each.
+    Routes(Vec<i32>),
 }
 
 /// A filter, made ready.
 struct Search {
-    sources: Vec<Source>,
+    source: Source,
     conditions: String,
     values: Vec<Value>,
     /// Ids lie at or above this one, and below that one.
     ids: (Uuid, Uuid),
 }
+
+/// What was found, newest first, and below which id to go on; none at the end.
+type Found = (Vec<Uuid>, Option<Uuid>);
 
 impl Database {
     /// A page of tasks, newest first, before an id. It ends at `limit` tasks, or when their errors pass `bytes_max`, or
@@ -87,22 +86,18 @@ impl Database {
         let Some(search) = self.search(filter).await? else {
             return Ok(TaskPage { tasks: Vec::new(), next: None });
         };
-        let mut cursor = before.map_or(search.ids.1, |id| id.0.min(search.ids.1));
-        let (mut found, mut next) = (Vec::new(), None);
-        for rows in SCAN_ROWS {
-            let end = self.scan_end(&search, cursor, rows).await?;
-            let need = limit + 1 - u32::try_from(found.len()).unwrap_or(limit);
-            found.extend(self.hits(&search, end.unwrap_or(search.ids.0), cursor, need).await?);
-            if found.len() > limit as usize {
-                found.truncate(limit as usize);
-                next = found.last().copied();
-                break;
+        let cursor = before.map_or(search.ids.1, |id| id.0.min(search.ids.1));
+        let (mut found, mut next) = match &search.source {
+            Source::Open(tables) => self.among_open(&search, tables, cursor, limit).await?,
+            Source::All => self.walked(&search, &[None], cursor, limit).await?,
+            Source::Routes(routes) => {
+                let routes: Vec<_> = routes.iter().copied().map(Some).collect();
+                self.walked(&search, &routes, cursor, limit).await?
             }
-            next = end;
-            match end {
-                Some(end) => cursor = end,
-                None => break,
-            }
+        };
+        if found.len() > limit as usize {
+            found.truncate(limit as usize);
+            next = found.last().copied();
         }
         let (mut tasks, mut bytes) = (Vec::new(), 0);
         let mut batches = found.chunks(LOAD_ROWS);
@@ -153,18 +148,13 @@ impl Database {
                 values.push(at.micros().into());
             }
         }
-        let sources = if !states.is_empty() && self.are_in_small_tables(&states).await? {
-            self.open_sources(&states)
-        } else {
-            match &routes {
-                Some(routes) if routes.len() <= ROUTES_MAX => {
-                    routes.iter().map(|route| self.route_source(*route)).collect()
-                }
-                _ => vec![self.all_source()],
-            }
+        let source = match (self.open_tables(&states).await?, &routes) {
+            (Some(tables), _) => Source::Open(tables),
+            (None, Some(routes)) if routes.len() <= ROUTES_MAX => Source::Routes(routes.clone()),
+            (None, _) => Source::All,
         };
-        if let Some(routes) = routes.filter(|_| sources.iter().all(|s| s.route.is_none())) {
-            let (list, mut numbers) = Dialect::in_list(&routes);
+        if let (Some(routes), Source::Open(_) | Source::All) = (&routes, &source) {
+            let (list, mut numbers) = Dialect::in_list(routes);
             // The sign keeps SQLite from walking the index of routes instead.
             conditions.push(format!("+t.route IN {list}"));
             values.append(&mut numbers);
@@ -174,7 +164,7 @@ impl Database {
             filter.created_after.map_or(Uuid::nil(), |at| TaskId::first_at(at).0),
             filter.created_before.map_or(Uuid::max(), |at| TaskId::first_at(at.plus_ms(1)).0),
         );
-        Ok(Some(Search { sources, conditions: conditions.join(" AND "), values, ids }))
+        Ok(Some(Search { source, conditions: conditions.join(" AND "), values, ids }))
     }
 
     async fn routes_of(&self, queue_id: Option<&str>, handler: Option<&str>) -> Result<Vec<i32>, Fault> {
@@ -193,69 +183,125 @@ impl Database {
         rows.iter().map(|r| r.try_get("", "id").map_err(Fault::Permanent)).collect()
     }
 
-    async fn are_in_small_tables(&self, states: &[StateName]) -> Result<bool, Fault> {
-        if !states.iter().all(|s| OPEN.contains(s)) {
-            return Ok(false);
+    /// The tables that hold just the tasks in these states, if there are such, and they can be read in the order of ids.
+    async fn open_tables(&self, states: &[StateName]) -> Result<Option<Vec<&'static str>>, Fault> {
+        if states.is_empty() || !states.iter().all(|s| OPEN.contains(s)) {
+            return Ok(None);
         }
-        if !states.contains(&StateName::Waiting) {
-            return Ok(true);
-        }
-        let sql = "SELECT COUNT(*) AS n FROM (SELECT 1 FROM ready LIMIT ?) AS some";
-        let rows = self.list_rows(sql.to_owned(), vec![(READY_ROWS_MAX + 1).into()]).await?;
-        let waiting: i64 = rows.first().map_or(Ok(0), |r| r.try_get("", "n")).map_err(Fault::Permanent)?;
-        Ok(waiting <= READY_ROWS_MAX)
-    }
-
-    /// The hot tables of these states. A task that is not settled is in exactly one of them.
-    fn open_sources(&self, states: &[StateName]) -> Vec<Source> {
         let has = |some: &[StateName]| states.iter().any(|s| some.contains(s));
-        let dialect = self.dialect();
-        let mut walked = Vec::new();
+        let mut tables = Vec::new();
         if has(&[StateName::Waiting]) {
-            walked.push("ready s".to_owned());
+            let sql = "SELECT COUNT(*) AS n FROM (SELECT 1 FROM ready LIMIT ?) AS some";
+            let rows = self.list_rows(sql.to_owned(), vec![(READY_ROWS_MAX + 1).into()]).await?;
+            let waiting: i64 =
+                rows.first().map_or(Ok(0), |r| r.try_get("", "n")).map_err(Fault::Permanent)?;
+            if waiting > READY_ROWS_MAX {
+                return Ok(None);
+            }
+            tables.push("ready");
         }
         if has(&[StateName::Leased, StateName::Running]) {
-            walked.push(format!("leases s{}", dialect.force_primary()));
+            tables.push("leases");
         }
         if has(&[StateName::NeedsReview]) {
-            walked.push(format!("reviews s{}", dialect.force_primary()));
+            tables.push("reviews");
         }
-        let join = format!(
-            " {} tasks t{} ON t.task_id = s.task_id",
-            dialect.join_in_order(),
-            dialect.force_primary()
-        );
-        let source = |walked| Source { walked, join: join.clone(), key: "s.task_id", route: None };
-        walked.into_iter().map(source).collect()
+        Ok(Some(tables))
     }
 
-    fn route_source(&self, route: i32) -> Source {
-        let walked = format!("tasks t{}", self.dialect().force_index("tasks_route"));
-        Source { walked, join: String::new(), key: "t.task_id", route: Some(route) }
+    /// Looks at what has not ended. A task is in one of the tables; all are read in one statement, so that one that moves
+    /// from one to another is seen.
+    async fn among_open(
+        &self,
+        search: &Search,
+        tables: &[&str],
+        cursor: Uuid,
+        limit: u32,
+    ) -> Result<Found, Fault> {
+        let (mut members, mut values) = (Vec::new(), Vec::<Value>::new());
+        for table in tables {
+            members.push(format!(
+                "SELECT * FROM (SELECT task_id FROM {table} WHERE task_id < ? AND task_id >= ? \
+                 ORDER BY task_id DESC LIMIT ?) AS in_{table}"
+            ));
+            values.extend([cursor.into(), search.ids.0.into(), OPEN_ROWS.into()]);
+        }
+        let sql = format!("{} ORDER BY task_id DESC LIMIT ?", members.join(" UNION ALL "));
+        values.push(OPEN_ROWS.into());
+        let candidates = ids(&self.list_rows(sql, values).await?)?;
+        let mut found = Vec::new();
+        for chunk in candidates.chunks(ROWS_MAX) {
+            let (list, mut values) = Dialect::in_list(chunk);
+            values.extend(search.values.iter().cloned());
+            let sql = format!(
+                "SELECT t.task_id FROM tasks t{} WHERE t.task_id IN {list} AND {} ORDER BY t.task_id DESC",
+                self.dialect().force_primary(),
+                search.conditions
+            );
+            found.extend(ids(&self.list_rows(sql, values).await?)?);
+            if found.len() > limit as usize {
+                break;
+            }
+        }
+        let end = candidates.last().copied().filter(|_| candidates.len() == OPEN_ROWS as usize);
+        Ok((found, end))
     }
 
-    fn all_source(&self) -> Source {
-        let walked = format!("tasks t{}", self.dialect().force_primary());
-        Source { walked, join: String::new(), key: "t.task_id", route: None }
+    /// Looks at tasks themselves, of all routes (none) or of some, each by its own index.
+    async fn walked(
+        &self,
+        search: &Search,
+        routes: &[Option<i32>],
+        mut cursor: Uuid,
+        limit: u32,
+    ) -> Result<Found, Fault> {
+        let (mut found, mut end) = (Vec::new(), None);
+        for rows in SCAN_ROWS {
+            end = self.scan_end(search, routes, cursor, rows).await?;
+            let need = limit + 1 - u32::try_from(found.len()).unwrap_or(limit);
+            found.extend(self.hits(search, routes, end.unwrap_or(search.ids.0), cursor, need).await?);
+            match end {
+                Some(end) if found.len() <= limit as usize => cursor = end,
+                _ => break,
+            }
+        }
+        Ok((found, end))
     }
 
-    /// Down to which id the sources have so many rows below `cursor`, together; none if they have fewer.
-    async fn scan_end(&self, search: &Search, cursor: Uuid, rows: u32) -> Result<Option<Uuid>, Fault> {
+    /// The table with the index that is walked, the condition that keeps to the route, and the order.
+    fn walk(&self, route: Option<i32>, values: &mut Vec<Value>) -> (String, &'static str, &'static str) {
+        let dialect = self.dialect();
+        match route {
+            Some(route) => {
+                values.push(route.into());
+                let table = format!("tasks t{}", dialect.force_index("tasks_route"));
+                (table, "t.route = ? AND ", "t.route DESC, t.task_id DESC")
+            }
+            None => (format!("tasks t{}", dialect.force_primary()), "", "t.task_id DESC"),
+        }
+    }
+
+    /// Down to which id there are so many rows below `cursor`, of all routes together; none if there are fewer.
+    async fn scan_end(
+        &self,
+        search: &Search,
+        routes: &[Option<i32>],
+        cursor: Uuid,
+        rows: u32,
+    ) -> Result<Option<Uuid>, Fault> {
         // Without a condition every row is a hit, and the page's size is the bound.
         if search.conditions.is_empty() {
             return Ok(None);
         }
-        let each = rows / u32::try_from(search.sources.len()).unwrap_or(1).max(1);
+        let each = rows / u32::try_from(routes.len()).unwrap_or(1).max(1);
         let mut end = None;
-        for source in &search.sources {
-            let Source { walked, key, route, .. } = source;
-            let mut values: Vec<Value> = Vec::new();
-            let only = source.only(&mut values);
+        for route in routes {
+            let mut values = Vec::new();
+            let (walked, only, order) = self.walk(*route, &mut values);
             values.extend([cursor.into(), search.ids.0.into(), each.saturating_sub(1).into()]);
             let sql = format!(
-                "SELECT {key} AS task_id FROM {walked} WHERE {only}{key} < ? AND {key} >= ? \
-                 ORDER BY {}{key} DESC LIMIT 1 OFFSET ?",
-                if route.is_some() { "t.route DESC, " } else { "" },
+                "SELECT t.task_id FROM {walked} WHERE {only}t.task_id < ? AND t.task_id >= ? \
+                 ORDER BY {order} LIMIT 1 OFFSET ?"
             );
             for id in ids(&self.list_rows(sql, values).await?)? {
                 end = end.max(Some(id));
@@ -264,23 +310,27 @@ impl Database {
         Ok(end)
     }
 
-    /// The tasks that are searched for from `cursor`, which is not among them, down to `low`, which may be. One
-    /// statement: a task that moves from one hot table to another is seen in one of them.
-    async fn hits(&self, search: &Search, low: Uuid, cursor: Uuid, need: u32) -> Result<Vec<Uuid>, Fault> {
+    /// The tasks that are searched for from `cursor`, which is not among them, down to `low`, which may be.
+    async fn hits(
+        &self,
+        search: &Search,
+        routes: &[Option<i32>],
+        low: Uuid,
+        cursor: Uuid,
+        need: u32,
+    ) -> Result<Vec<Uuid>, Fault> {
         let (mut members, mut values) = (Vec::new(), Vec::new());
-        for (i, source) in search.sources.iter().enumerate() {
-            let Source { walked, join, key, route } = source;
-            let only = source.only(&mut values);
+        let mut conditions = String::new();
+        if !search.conditions.is_empty() {
+            conditions = format!(" AND {}", search.conditions);
+        }
+        for (i, route) in routes.iter().enumerate() {
+            let (walked, only, order) = self.walk(*route, &mut values);
             values.extend([cursor.into(), low.into()]);
-            let mut conditions = String::new();
-            if !search.conditions.is_empty() {
-                conditions = format!(" AND {}", search.conditions);
-                values.extend(search.values.iter().cloned());
-            }
-            let order = if route.is_some() { "t.route DESC, " } else { "" };
+            values.extend(search.values.iter().cloned());
             members.push(format!(
-                "SELECT * FROM (SELECT {key} AS task_id FROM {walked}{join} \
-                 WHERE {only}{key} < ? AND {key} >= ?{conditions} ORDER BY {order}{key} DESC LIMIT ?) AS m{i}"
+                "SELECT * FROM (SELECT t.task_id FROM {walked} \
+                 WHERE {only}t.task_id < ? AND t.task_id >= ?{conditions} ORDER BY {order} LIMIT ?) AS m{i}"
             ));
             values.push(need.into());
         }
@@ -314,19 +364,6 @@ impl Database {
 /// The states of tasks that are in a hot table.
 const OPEN: [StateName; 4] =
     [StateName::Waiting, StateName::Leased, StateName::Running, StateName::NeedsReview];
-
-impl Source {
-    /// The condition that keeps to the route.
-    fn only(&self, values: &mut Vec<Value>) -> &'static str {
-        match self.route {
-            Some(route) => {
-                values.push(route.into());
-                "t.route = ? AND "
-            }
-            None => "",
-        }
-    }
-}
 
 fn ids(rows: &[QueryResult]) -> Result<Vec<Uuid>, Fault> {
     rows.iter().map(|r| r.try_get("", "task_id").map_err(Fault::Permanent)).collect()

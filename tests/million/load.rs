@@ -109,7 +109,11 @@ impl Load {
             let (state, decision, doubt) = if kind == 1 {
                 ("3", "NULL", "0")
             } else {
-                ("state", "CASE state WHEN 4 THEN 1 WHEN 5 THEN 4 ELSE 5 END", "CASE state WHEN 7 THEN 1 ELSE 0 END")
+                (
+                    "state",
+                    "CASE state WHEN 4 THEN 1 WHEN 5 THEN 4 ELSE 5 END",
+                    "CASE state WHEN 7 THEN 1 ELSE 0 END",
+                )
             };
             format!(
                 "INSERT INTO receipts (task_id, epoch, message_id, kind, digest, digest_version, disposition, task_state, \

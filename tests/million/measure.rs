@@ -155,7 +155,9 @@ async fn fill(url: &str, mysql: bool, tasks: u64) {
         }
     }
     if mysql {
-        side.execute_unprepared("ANALYZE TABLE tasks, attempts, events, ready, leases, reviews").await.expect("run");
+        side.execute_unprepared("ANALYZE TABLE tasks, attempts, events, ready, leases, reviews")
+            .await
+            .expect("run");
     }
     println!("  filled in {:?}", began.elapsed());
     side.close().await.expect("closed");

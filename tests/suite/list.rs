@@ -100,7 +100,7 @@ async fn one_of_each(rig: &Rig) -> Vec<TaskId> {
 
 on_every_database! {
     async fn every_filter_lists_what_fits_newest_first(database: TestDatabase) {
-        let rig = Rig::new(database, options()).await;
+        let rig = Rig::new(database, without_reaper()).await;
         let ids = one_of_each(&rig).await;
         let mut tasks = Vec::new();
         for id in &ids {
@@ -199,6 +199,34 @@ on_every_database! {
         }
         rig.engine.shutdown().await;
         rig.database.drop().await;
+    }
+
+    // Ten tasks of each moment; few that wait are listed from where they wait, many by walking all tasks.
+    async fn many_tasks_of_one_moment_and_a_long_backlog_are_shown_once_each(database: TestDatabase) {
+        let rig = Rig::new(database, without_reaper()).await;
+        rig.database.load(3_000, std::time::Duration::from_hours(1)).await;
+        let of_states = |states: &[StateName]| TaskFilter { states: states.to_vec(), ..TaskFilter::default() };
+        let expected = async |states: &str| {
+            rig.database.number(&format!("SELECT COUNT(*) FROM tasks WHERE state IN ({states})")).await
+        };
+        let different = |ids: &[TaskId]| {
+            assert!(ids.is_sorted_by(|a, b| a > b), "newest first, each once");
+            i64::try_from(ids.len()).expect("a number")
+        };
+        let filters = [(vec![], "1, 2, 3, 4, 5, 6, 7"), (vec![Waiting], "1"), (vec![Waiting, Running, NeedsReview], "1, 3, 7")];
+        for backlog in [3, 2_500] {
+            let submits = (0..backlog).map(|_| rig.submit(|s| s.handler = "nobody".to_owned()));
+            futures_util::future::join_all(submits).await;
+            for (states, numbers) in &filters {
+                for limit in [97, 1_000] {
+                    let ids = all(&rig, &of_states(states), limit).await;
+                    assert_eq!(different(&ids), expected(numbers).await, "{states:?} {limit} {backlog}");
+                }
+            }
+            let of_queue = TaskFilter { queue_id: Some("load-1".to_owned()), ..of_states(&[Waiting, NeedsReview]) };
+            assert_eq!(different(&all(&rig, &of_queue, 2).await), 3);
+        }
+        rig.end().await;
     }
 
     async fn a_page_stays_below_3_mib(database: TestDatabase) {

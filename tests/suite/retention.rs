@@ -19,14 +19,13 @@ use orbit::{
 };
 use tokio::time::sleep;
 
-use crate::{
-    support::{database::TestDatabase, eventually, on_every_database, on_mysql, rig::*},
-};
+use crate::support::{database::TestDatabase, eventually, on_every_database, on_mysql, rig::*};
 
 const HOUR: Duration = Duration::from_hours(1);
 /// Every table with rows of tasks.
 const TABLES: [&str; 11] = [
-    "tasks", "payloads", "ready", "attempts", "leases", "reviews", "cancels", "receipts", "evidence", "events", "requests",
+    "tasks", "payloads", "ready", "attempts", "leases", "reviews", "cancels", "receipts", "evidence",
+    "events", "requests",
 ];
 
 /// An engine that keeps finished tasks for so long and sweeps only when told to.

@@ -28,7 +28,10 @@ impl Dialog {
         }
         let read = spawn_blocking(|| {
             let mut line = String::new();
-            std::io::stdin().lock().read_line(&mut line).map(|bytes| (bytes > 0).then(|| line.trim().to_owned()))
+            std::io::stdin()
+                .lock()
+                .read_line(&mut line)
+                .map(|bytes| (bytes > 0).then(|| line.trim().to_owned()))
         });
         tokio::select! {
             read = read => match read {
@@ -41,7 +44,12 @@ impl Dialog {
     }
 
     /// Asks until the answer is one of these; an empty one means `default`.
-    async fn choose(&mut self, question: &str, answers: &[char], default: char) -> Result<Option<char>, Failure> {
+    async fn choose(
+        &mut self,
+        question: &str,
+        answers: &[char],
+        default: char,
+    ) -> Result<Option<char>, Failure> {
         loop {
             let Some(answer) = self.ask(question).await? else {
                 return Ok(None);
@@ -123,7 +131,9 @@ async fn outcome(wish: char, dialog: &mut Dialog) -> Result<Option<Outcome>, Fai
         'f' => {
             let code = or_end!(dialog.require("A code for the failure, such as NOT_BOOKED: ").await);
             let message = or_end!(dialog.ask("A message for people [none]: ").await);
-            Outcome::Failed(ResolveFailed { error: Some(TaskError { code, message, details: String::new() }) })
+            Outcome::Failed(ResolveFailed {
+                error: Some(TaskError { code, message, details: String::new() }),
+            })
         }
         'c' => Outcome::Canceled(ResolveCanceled {}),
         _ => {

@@ -24,7 +24,9 @@ use super::{
 const PAGE_SIZE_MAX: u32 = 1_000;
 
 const AFTER: &str = "\
-All filters that are given must fit. With --json each task is one JSON object on its line, without payload and result.
+All filters that are given must fit. \
+With --json each task is one JSON object on its line, without payload and result.
+
 Exit codes: 0 listed, 1 failed, 2 wrong usage.
 
 Examples:
@@ -165,7 +167,8 @@ impl Pages {
 
 pub(in crate::cli) fn tasks_table(tasks: &[Task]) -> String {
     let limited = tasks.iter().any(|task| task.not_before.is_some() || task.start_before.is_some());
-    let mut heading = vec!["TASK", "STATE", "QUEUE", "HANDLER", "ATTEMPTS", "UNCERTAIN", "CREATED", "COMPLETED"];
+    let mut heading =
+        vec!["TASK", "STATE", "QUEUE", "HANDLER", "ATTEMPTS", "UNCERTAIN", "CREATED", "COMPLETED"];
     // Few tasks have them, and the table is wide.
     if limited {
         heading.extend(["NOT BEFORE", "START BEFORE"]);

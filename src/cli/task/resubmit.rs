@@ -14,9 +14,9 @@ use super::{
 };
 
 const AFTER: &str = "\
-The new task has its own id, events and budget, and the queue, handler, versions, payload, retry policy, recovery safety
-and time of the old one; not its not_before and start_before, which lie in the past. The old one stays as it is.
-Sending the same again with the same --key returns the task that was made first.
+The new task has its own id, events and budget, and the queue, handler, versions, payload, retry policy, \
+recovery safety and time of the old one; not its not_before and start_before, which lie in the past. \
+The old one stays as it is. Sending the same again with the same --key returns the task that was made first. \
 A task that SUCCEEDED, or needs review, is never submitted again: see `orbit task resolve`.
 
 Exit codes: 0 submitted, 1 failed or refused, 2 wrong usage.
@@ -69,6 +69,7 @@ pub(super) async fn run(args: ResubmitArgs) -> Result<ExitCode, Failure> {
         not_before: None,
         start_before: None,
     };
-    let submitted: Submitted = orbit.submit_request(request).send().await.map_err(|error| client.failure(&error))?;
+    let submitted: Submitted =
+        orbit.submit_request(request).send().await.map_err(|error| client.failure(&error))?;
     submit::show_submitted(&submitted, client.json)
 }

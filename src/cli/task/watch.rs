@@ -10,9 +10,7 @@ use orbit::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    super::{
-        client::ClientArgs, failure::Failure, json::Json, signals::until_told_to_stop, write_out,
-    },
+    super::{client::ClientArgs, failure::Failure, json::Json, signals::until_told_to_stop, write_out},
     events, wait,
 };
 
@@ -21,7 +19,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 const AFTER: &str = "\
 With --json each event is one JSON object on its line. Ctrl-C ends the watch, not the task.
-Exit codes: 0 SUCCEEDED, 4 FAILED or CANCELED, 5 NEEDS_REVIEW, 6 still on its way when Ctrl-C ended the watch;
+
+Exit codes: 0 SUCCEEDED, 4 FAILED or CANCELED, 5 NEEDS_REVIEW, 6 still on its way when Ctrl-C ended the watch; \
 1 the server did not answer or refused, 2 wrong usage.
 
 Example:

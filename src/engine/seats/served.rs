@@ -26,7 +26,8 @@ impl Seats {
             }
         }
         drop(board);
-        let served = |((handler, handler_version), sessions)| ServedHandler { handler, handler_version, sessions };
+        let served =
+            |((handler, handler_version), sessions)| ServedHandler { handler, handler_version, sessions };
         sessions.into_iter().map(served).collect()
     }
 }
