@@ -6,7 +6,7 @@ use crate::{
     domain::{
         decide::{Acceptance, accept},
         digest::Digest,
-        ids::{Route, TaskId},
+        ids::{Route, RouteNo, TaskId},
         rejection::Rejection,
         submission::Submission,
     },
@@ -61,6 +61,11 @@ impl Command for Submit {
 
     fn bytes(&self) -> usize {
         self.submission.payload.as_str().len() + 1_000
+    }
+
+    fn brings(&self) -> Option<RouteNo> {
+        let route = self.admission.as_ref().ok().filter(|_| self.submission.not_before.is_none());
+        route.map(|route| route.route)
     }
 
     fn needs(&self, needs: &mut Needs) {
