@@ -57,7 +57,7 @@ use command::{
 pub use command::{MessageReply, Submitted};
 use dispatcher::Dispatcher;
 use lane::Lane;
-use queue::LaneQueue;
+use queue::{BatchMax, LaneQueue};
 use seats::Seats;
 use waiters::Waiters;
 
@@ -141,11 +141,13 @@ impl Engine {
             lane_tasks,
         };
         let process = uuid::Uuid::new_v4().simple();
+        let bytes = inner.database.statement_bytes_max();
+        let batch = BatchMax { commands: inner.options.batch_max.max(1), bytes };
         for n in 0..inner.options.lane_count(&inner.database) {
             let name = format!("{process}/{n}");
             let connection =
                 LaneConnection::open(inner.database.clone(), inner.node_id.clone(), terms, name).await?;
-            let queue = Arc::new(LaneQueue::new(inner.database.statement_bytes_max()));
+            let queue = Arc::new(LaneQueue::new(batch));
             inner.lanes.push(queue.clone());
             let lane = Lane::new(
                 connection,
