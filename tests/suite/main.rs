@@ -14,6 +14,7 @@ mod check;
 mod dispatch;
 mod evidence;
 mod example;
+mod killed_at_commit;
 mod lifecycle;
 mod load;
 mod lookup;
