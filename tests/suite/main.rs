@@ -29,6 +29,7 @@ mod reclaim;
 mod review;
 mod routing;
 mod start;
+mod stopped;
 mod submit;
 mod texts;
 mod trials;
