@@ -7,7 +7,6 @@ use orbit::proto::{AttemptRef, Renew, worker_request::Message as Ask};
 use tokio::time::{Instant, interval};
 
 use crate::support::{
-    database::TestDatabase,
     eventually, on_every_database,
     server::{Server, submit_request},
     stream::{Stream, attempt_of, hold_applied, start, succeeded},
