@@ -43,7 +43,7 @@ impl Default for DatabaseOptions {
 pub enum Access {
     /// To serve: an SQLite file is made if it is missing, and locked against other servers.
     Serve,
-    /// To look, also beside a running server.
+    /// To look, also beside a running server and at a file that cannot be written.
     Inspect,
 }
 
@@ -119,7 +119,7 @@ struct Pools {
 #[derive(Clone)]
 enum Target {
     MySql { url: String },
-    Sqlite { path: PathBuf },
+    Sqlite { path: PathBuf, access: Access },
 }
 
 /// What connections are for.
@@ -134,10 +134,10 @@ enum Purpose {
 impl Database {
     /// Opens `mysql://…` or `sqlite:path`.
     pub async fn open(url: &str, options: DatabaseOptions) -> Result<Self, OpenError> {
-        let target = Target::parse(url)?;
+        let target = Target::parse(url, options.access)?;
         let lock_file = match &target {
-            Target::Sqlite { path } if options.access == Access::Serve => Some(lock(path)?),
-            Target::Sqlite { path } if !path.exists() => {
+            Target::Sqlite { path, access: Access::Serve } => Some(lock(path)?),
+            Target::Sqlite { path, access: Access::Inspect } if !path.exists() => {
                 return Err(OpenError::File { path: path.clone(), why: "there is no such file".to_owned() });
             }
             Target::Sqlite { .. } | Target::MySql { .. } => None,
@@ -285,7 +285,7 @@ impl Database {
 }
 
 impl Target {
-    fn parse(url: &str) -> Result<Self, OpenError> {
+    fn parse(url: &str, access: Access) -> Result<Self, OpenError> {
         if let Some(path) = url.strip_prefix("sqlite://").or_else(|| url.strip_prefix("sqlite:")) {
             let path = path.split('?').next().unwrap_or_default();
             if path.is_empty() || path == ":memory:" {
@@ -293,7 +293,7 @@ impl Target {
                     "names no SQLite file (memory databases are not supported)".into(),
                 ));
             }
-            return Ok(Self::Sqlite { path: path.into() });
+            return Ok(Self::Sqlite { path: path.into(), access });
         }
         if !url.starts_with("mysql://") {
             return Err(OpenError::BadUrl("must begin with mysql:// or sqlite:".into()));
@@ -321,7 +321,7 @@ impl Target {
                 let rest = rest.trim_start_matches("mysql://");
                 rest.split('?').next().unwrap_or(rest).to_owned()
             }
-            Self::Sqlite { path } => path.display().to_string(),
+            Self::Sqlite { path, .. } => path.display().to_string(),
         }
     }
 
@@ -379,17 +379,24 @@ impl Target {
                     }
                 });
             }
-            Self::Sqlite { path } => {
-                let path = path.clone();
+            Self::Sqlite { path, access } => {
+                let (path, access) = (path.clone(), *access);
                 options.map_sqlx_sqlite_opts(move |o| {
-                    o.filename(&path)
+                    let o = o
+                        .filename(&path)
                         .in_memory(false)
                         .shared_cache(false)
-                        .create_if_missing(true)
-                        .journal_mode(SqliteJournalMode::Wal)
-                        .synchronous(SqliteSynchronous::Full)
                         .busy_timeout(Duration::from_secs(5))
-                        .statement_cache_capacity(1_024)
+                        .statement_cache_capacity(1_024);
+                    match access {
+                        Access::Serve => o
+                            .create_if_missing(true)
+                            .journal_mode(SqliteJournalMode::Wal)
+                            .synchronous(SqliteSynchronous::Full),
+                        // A file without a WAL beside it is nobody's now. SQLite would make one even to read, which a
+                        // read-only folder does not allow and which would stay.
+                        Access::Inspect => o.read_only(true).immutable(!beside(&path, "-wal").exists()),
+                    }
                 });
             }
         }
@@ -416,8 +423,8 @@ impl Target {
     }
 
     fn open_error(&self, place: &str, error: &DbErr) -> OpenError {
-        if let Self::Sqlite { path } = self {
-            return OpenError::File { path: path.clone(), why: sqlite_reason(error) };
+        if let Self::Sqlite { path, access } = self {
+            return OpenError::File { path: path.clone(), why: sqlite_reason(error, *access) };
         }
         let place = place.to_owned();
         let sqlx_error = match error {
@@ -442,24 +449,35 @@ impl Target {
     }
 }
 
-fn sqlite_reason(error: &DbErr) -> String {
+fn sqlite_reason(error: &DbErr, access: Access) -> String {
     let text = error.to_string();
     if text.contains("readonly") || text.contains("read-only") {
         "it is read-only".to_owned()
     } else if text.contains("not a database") {
         "it is not an SQLite database".to_owned()
+    } else if access == Access::Inspect {
+        "it cannot be read; may this user do that?".to_owned()
     } else {
         "it cannot be opened for writing; does its folder exist, and may this user write there?".to_owned()
     }
 }
 
+/// A file of the same name with an ending.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
 /// Locks `<file>.lock`, so that a second server fails instead of fighting.
 fn lock(path: &Path) -> Result<File, OpenError> {
-    let mut lock_path = path.as_os_str().to_owned();
-    lock_path.push(".lock");
     let file_error = |e: std::io::Error| OpenError::File { path: path.to_owned(), why: e.to_string() };
-    let file =
-        File::options().create(true).truncate(false).write(true).open(lock_path).map_err(file_error)?;
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(beside(path, ".lock"))
+        .map_err(file_error)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::FileInUse(path.to_owned())),
