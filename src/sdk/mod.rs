@@ -11,6 +11,7 @@ mod endpoint;
 mod error;
 mod operate;
 mod queues;
+mod shutdown;
 mod submit;
 mod worker;
 
@@ -18,6 +19,7 @@ pub use client::{Client, ClientBuilder, DEFAULT_CALL_TIMEOUT, DEFAULT_URL};
 pub use error::{Error, ErrorKind, FieldViolation};
 pub use operate::Operated;
 pub use queues::QueueStatus;
+pub use shutdown::shutdown_signal;
 pub use submit::{DEFAULT_PAYLOAD_VERSION, Submit, Submitted};
 pub use worker::{
     CancelReason, Context, DEFAULT_DRAIN_LIMIT, DEFAULT_RESULT_BYTES_MAX, DEFAULT_SLOTS, Failure, Report,

@@ -103,7 +103,8 @@ async fn a_deaf_stream_is_replaced_within_seconds() {
     let session = server.session().await;
     assert_eq!(session.hello.held.len(), 1);
     let took = began.elapsed();
-    assert!((Duration::from_secs(8)..Duration::from_secs(13)).contains(&took), "{took:?}");
+    // The fake server's leases last 3 s: it is asked every second.
+    assert!((Duration::from_secs(1)..Duration::from_secs(6)).contains(&took), "{took:?}");
 }
 
 #[tokio::test]

@@ -259,7 +259,7 @@ async fn open_unbounded(
                 tracing::warn!(queues = ?welcome.unknown_queue_ids, "these queues do not exist yet");
             }
             let now = Instant::now();
-            let pulse = Pulse::new(now);
+            let pulse = Pulse::new(now, Duration::from_millis(welcome.renew_every_ms.into()));
             Ok((Stream { outbound, inbound, pulse, opened_at: now, writable: true, leave_at: None }, welcome))
         }
         Some(_) => Err(Error::protocol("the hello was not answered by a welcome")),
