@@ -44,7 +44,8 @@ impl Embedded {
         config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         config.migrate = true;
 
-        let server = Server::start(config).await?;
+        // Boxed: nested a few times more, its type would be too deep for the compiler of whoever embeds it.
+        let server = Box::pin(Server::start(config)).await?;
         let url = format!("http://{}", server.local_addr());
         #[cfg(feature = "testing")]
         let database = server.engine.database().clone();

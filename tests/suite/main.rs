@@ -26,6 +26,7 @@ mod receipts;
 mod reclaim;
 mod review;
 mod routing;
+mod sdk;
 mod start;
 mod submit;
 mod texts;
