@@ -139,6 +139,8 @@ impl Rota {
                 continue;
             };
             let mut wanted = 0;
+            // Whoever is asked first gets the only task there is: next time that is another one.
+            let first = serving.sessions.front().copied();
             for _ in 0..serving.sessions.len() {
                 if wanted >= CLAIM_MAX {
                     break;
@@ -164,6 +166,9 @@ impl Rota {
                 }
                 serving.sessions.rotate_left(1);
             }
+            if serving.sessions.front().copied() == first {
+                serving.sessions.rotate_left(1);
+            }
         }
         shares
     }
@@ -179,6 +184,21 @@ mod tests {
         let mut board = DueBoard::default();
         board.tick(Moment::from_micros(1_000_000));
         board
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sessions_with_room_come_first_in_turn() {
+        let mut rota = Rota { serving: HashMap::new() };
+        let sessions: Vec<_> = (0..3).map(|_| SessionId(uuid::Uuid::now_v7())).collect();
+        for session_id in &sessions {
+            rota.add(*session_id, Route { route: ROUTE, queue: QueueNo(1) });
+        }
+        let mut board = board();
+        board.name(ROUTE, Moment::from_micros(0));
+        let due = board.due_now();
+        let firsts: Vec<_> = (0..6).map(|_| rota.shares(&due, |_| 10)[0].session_id).collect();
+        assert_eq!(firsts[..3], sessions);
+        assert_eq!(firsts[3..], sessions);
     }
 
     #[tokio::test(start_paused = true)]
