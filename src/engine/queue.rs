@@ -36,6 +36,10 @@ struct Waiting {
     work: VecDeque<Box<dyn LaneJob>>,
     submits: VecDeque<Box<dyn LaneJob>>,
     bytes: usize,
+    /// Something may be claimable.
+    nudged: bool,
+    /// The lane has nothing to do.
+    idle: bool,
     closed: bool,
 }
 
@@ -71,16 +75,30 @@ impl LaneQueue {
         Ok(answer)
     }
 
-    /// Takes what waits, up to a transaction's size; waits until there is something. None once it is closed and empty.
+    /// Whether the lane waits for commands.
+    pub(super) fn is_idle(&self) -> bool {
+        self.lock().idle
+    }
+
+    /// Lets the lane look for something to claim, though no command waits.
+    pub(super) fn nudge(&self) {
+        self.lock().nudged = true;
+        self.wake.notify_one();
+    }
+
+    /// Takes what waits, up to a transaction's size; waits until there is something, or until it is nudged, when there may
+    /// be nothing. None once it is closed and empty.
     ///
-    /// Messages come first and claims last, so that a claim sees what the same transaction makes claimable.
+    /// Messages come first, so that what they make claimable is seen by claims of the same transaction.
     pub(super) async fn take(&self) -> Option<Vec<Box<dyn LaneJob>>> {
         loop {
             let woken = self.wake.notified();
             {
                 let mut waiting = self.lock();
                 let batch = waiting.take_batch(self.batch_bytes_max);
-                if !batch.is_empty() {
+                let nudged = std::mem::take(&mut waiting.nudged);
+                waiting.idle = !nudged && batch.is_empty();
+                if !waiting.idle {
                     return Some(batch);
                 }
                 if waiting.closed {

@@ -7,12 +7,14 @@
 mod support;
 
 mod atomicity;
+mod batch;
 mod cancel;
 mod cancel_races;
 mod check;
 mod dispatch;
 mod evidence;
 mod example;
+mod hand_over;
 mod lifecycle;
 mod load;
 mod lookup;
