@@ -211,6 +211,7 @@ impl Rota {
             };
             let wanted = said.tasks.min(CLAIM_MAX);
             let mut chosen = Vec::new();
+            let first = serving.sessions.front().copied();
             for _ in 0..serving.sessions.len() {
                 let Some(session_id) = serving.sessions.front().copied() else {
                     break;
@@ -232,6 +233,10 @@ impl Rota {
                     share.routes.push(Route { route: *route, queue: serving.queue });
                     chosen.push(place);
                 }
+                serving.sessions.rotate_left(1);
+            }
+            if serving.sessions.front().copied() == first {
+                // All were asked, and there may be one task only, for the first: next time that is another one.
                 serving.sessions.rotate_left(1);
             }
             spread(wanted, &chosen, &mut shares);
@@ -331,5 +336,19 @@ mod tests {
         assert_eq!(shares(&[2, 3], MANY), [2, 3]);
         assert_eq!(shares(&[200, 200, 200], MANY), [86, 85, 85]);
         assert_eq!(shares(&[0, 0], MANY), [0, 0]);
+    }
+
+    #[test]
+    fn whoever_comes_first_is_another_one_each_time() {
+        for wanted in [1, MANY] {
+            let mut rota = Rota::default();
+            let ids: Vec<_> = (0..3).map(|_| SessionId(uuid::Uuid::now_v7())).collect();
+            for id in &ids {
+                rota.add(*id, Route { route: ROUTE, queue: QueueNo(1) });
+            }
+            let due = Named::from([(ROUTE, Said { times: 1, tasks: wanted })]);
+            let firsts: Vec<_> = (0..6).map(|_| rota.shares(&due, |_| 10)[0].session_id).collect();
+            assert_eq!((&firsts[..3], &firsts[3..]), (&ids[..], &ids[..]), "{wanted}");
+        }
     }
 }

@@ -29,6 +29,7 @@ mod receipts;
 mod reclaim;
 mod review;
 mod routing;
+mod sdk;
 mod start;
 mod stopped;
 mod submit;
