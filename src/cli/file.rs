@@ -36,6 +36,8 @@ pub(crate) struct ConfigFile {
     pub(crate) batch_max: Option<u32>,
     /// The largest payload and the largest result, in bytes.
     pub(crate) payload_bytes_max: Option<u32>,
+    /// How long finished tasks are kept.
+    pub(crate) keep_finished: Option<String>,
     /// What to log.
     pub(crate) log: Option<String>,
 }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     failure::Failure,
     logging,
-    options::{DatabaseArgs, ListenArgs, LogArgs},
+    options::{DatabaseArgs, ListenArgs, LogArgs, RetentionArgs},
     settings::Settings,
     signals::until_told_to_stop,
 };
@@ -80,6 +80,9 @@ pub(crate) struct ServeArgs {
     /// The largest payload and the largest result, 1024 to 2000000 [default: 1048576]
     #[arg(long, value_name = "BYTES", env = "ORBIT_PAYLOAD_BYTES_MAX", hide_env_values = true)]
     pub(crate) payload_bytes_max: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) retention: RetentionArgs,
 
     #[command(flatten)]
     pub(crate) log: LogArgs,

@@ -4,7 +4,7 @@ use std::{ops::RangeInclusive, path::Path, time::Duration};
 
 use orbit::server::{DatabaseUrl, ServerConfig};
 
-use super::{failure::Failure, file::ConfigFile, options::parse_listen, serve::ServeArgs};
+use super::{failure::Failure, file::ConfigFile, options::parse_listen, serve::ServeArgs, value::parse_keep};
 
 /// What `orbit serve` runs with.
 #[derive(Debug)]
@@ -92,6 +92,7 @@ fn merge(args: ServeArgs, file: ConfigFile, path: Option<&Path>) -> Result<Setti
     if let Some(bytes) = bytes.and_then(|bytes| usize::try_from(bytes).ok()) {
         engine.payload_bytes_max = bytes;
     }
+    engine.keep_finished = limits.keep_finished(args.retention.keep_finished, file.keep_finished)?;
     Ok(Settings { server, log: LogSettings { chosen: args.log.log, from_file: file.log } })
 }
 
@@ -138,6 +139,13 @@ impl Limits<'_> {
             return Ok(Some(value));
         }
         Err(self.failure("node_id", source, "must be 1 to 64 visible ASCII characters"))
+    }
+
+    fn keep_finished(&self, flag: Option<String>, file: Option<String>) -> Result<Option<Duration>, Failure> {
+        let Some((value, source)) = pick(flag, file) else {
+            return Ok(None);
+        };
+        parse_keep(&value).map_err(|problem| self.failure("keep_finished", source, &problem))
     }
 
     fn failure(&self, key: &str, source: Source, problem: &str) -> Failure {

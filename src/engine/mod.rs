@@ -14,6 +14,7 @@ mod lane;
 mod options;
 mod queue;
 mod reaper;
+mod retention;
 mod seats;
 mod slots;
 mod waiters;
@@ -34,7 +35,7 @@ pub use dispatch::{Dispatch, SeatEvent, SeatRequest};
 pub use failure::Failure;
 pub use options::EngineOptions;
 pub use reaper::Swept;
-pub use seats::Seat;
+pub use seats::{Seat, ServedHandler};
 pub use waiters::Waiter;
 
 use crate::{
@@ -162,6 +163,7 @@ impl Engine {
         engine.inner.services.spawn(heartbeat::run(engine.clone(), healthy_tx));
         engine.inner.services.spawn(dispatcher::run(engine.clone()));
         engine.inner.services.spawn(reaper::run(engine.clone()));
+        engine.inner.services.spawn(retention::run(engine.clone()));
         engine.inner.services.spawn(slots::run(engine.clone()));
         engine.inner.services.spawn(waiters::run(engine.clone()));
         Ok(engine)
@@ -326,6 +328,11 @@ impl Engine {
         Ok(self.inner.seats.clone().take(request).await?)
     }
 
+    /// What the sessions at this node serve for a queue, by name.
+    pub fn served(&self, queue_id: &str) -> Vec<ServedHandler> {
+        self.inner.seats.served(queue_id)
+    }
+
     /// Registers for the moment at which nothing more happens to a task by itself. Look at the task after that.
     pub fn waiter(&self, task_id: TaskId) -> Waiter {
         self.inner.waiters.register(task_id)
@@ -334,6 +341,12 @@ impl Engine {
     /// Sweeps once: reclaims what has lapsed. Several nodes may do so at once.
     pub async fn sweep(&self) -> Result<Swept, Failure> {
         reaper::run_once(self).await
+    }
+
+    /// Removes all tasks that have ended longer ago than [`EngineOptions::keep_finished`], and tells how many they were.
+    /// Several nodes may do so at once.
+    pub async fn remove_finished(&self) -> Result<u64, Failure> {
+        retention::run_once(self).await
     }
 
     fn lane_of(&self, task_id: TaskId) -> usize {
