@@ -56,8 +56,9 @@ use command::{
     CancelTask, ChangeQueue, Command, CreateQueue, FinishAttempt, Renew, ResolveTask, StartAttempt, Submit,
 };
 pub use command::{MessageReply, Submitted};
+use dispatcher::Dispatcher;
 use lane::Lane;
-use queue::LaneQueue;
+use queue::{BatchMax, LaneQueue};
 use seats::Seats;
 use waiters::Waiters;
 
@@ -97,6 +98,7 @@ struct Inner {
     options: EngineOptions,
     node_id: Arc<str>,
     lanes: Vec<Arc<LaneQueue>>,
+    dispatcher: Arc<Dispatcher>,
     seats: Arc<Seats>,
     waiters: Arc<Waiters>,
     healthy: watch::Receiver<bool>,
@@ -117,29 +119,45 @@ impl Engine {
         database.heartbeat(terms).await?;
         let (lanes, lane_tasks) = (Vec::new(), TaskTracker::new());
         let (healthy_tx, healthy) = watch::channel(true);
+        let services = TaskTracker::new();
+        let dispatcher = Arc::new(Dispatcher::new(
+            database.clone(),
+            seats.clone(),
+            node_id.clone(),
+            options.start_window_ms(),
+            services.clone(),
+        ));
         let mut inner = Inner {
             database,
             options,
             node_id,
             lanes,
+            dispatcher,
             seats,
             waiters: Arc::default(),
             healthy,
             draining: AtomicBool::new(false),
             stop: CancellationToken::new(),
-            services: TaskTracker::new(),
+            services,
             lane_tasks,
         };
         let process = uuid::Uuid::new_v4().simple();
+        let bytes = inner.database.statement_bytes_max();
+        let batch = BatchMax { commands: inner.options.batch_max.max(1), bytes };
         for n in 0..inner.options.lane_count(&inner.database) {
             let name = format!("{process}/{n}");
             let connection =
                 LaneConnection::open(inner.database.clone(), inner.node_id.clone(), terms, name).await?;
-            let queue = Arc::new(LaneQueue::new(inner.database.statement_bytes_max()));
+            let queue = Arc::new(LaneQueue::new(batch));
             inner.lanes.push(queue.clone());
-            inner
-                .lane_tasks
-                .spawn(Lane::new(connection, queue, inner.seats.clone(), inner.waiters.clone()).run());
+            let lane = Lane::new(
+                connection,
+                queue,
+                inner.dispatcher.clone(),
+                inner.seats.clone(),
+                inner.waiters.clone(),
+            );
+            inner.lane_tasks.spawn(lane.run());
         }
         let engine = Self { inner: Arc::new(inner) };
         engine.inner.services.spawn(heartbeat::run(engine.clone(), healthy_tx));

@@ -24,8 +24,10 @@ pub struct EngineOptions {
     pub payload_bytes_max: usize,
     /// How long finished tasks are kept, from their end on; by default for ever.
     pub keep_finished: Option<Duration>,
-    /// Lanes; by default 1 on SQLite and 2 on MySQL.
+    /// Lanes, that is transactions at once, on MySQL: 1 to 16, default 2. SQLite has one.
     pub lanes: Option<usize>,
+    /// The most commands of one transaction: 1 to 1,024, default 256.
+    pub batch_max: usize,
 }
 
 impl Default for EngineOptions {
@@ -39,6 +41,7 @@ impl Default for EngineOptions {
             payload_bytes_max: PAYLOAD_BYTES_MAX_DEFAULT,
             keep_finished: None,
             lanes: None,
+            batch_max: 256,
         }
     }
 }

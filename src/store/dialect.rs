@@ -27,8 +27,9 @@ pub(super) enum Kind {
     Int,
 }
 
-/// Sizes of multi-row statements.
-const BUCKETS: [usize; 9] = [256, 128, 64, 32, 16, 8, 4, 2, 1];
+/// Sizes of multi-row statements: fine enough that any number of rows takes two or three, and few enough that the server
+/// keeps them all prepared.
+const BUCKETS: [usize; 18] = [256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 7, 6, 5, 4, 3, 2, 1];
 
 /// The most rows of one statement.
 pub(super) const ROWS_MAX: usize = 256;

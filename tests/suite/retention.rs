@@ -126,12 +126,12 @@ on_every_database! {
         let rig = Rig::new(database, keeping(AT_ONCE)).await;
         let again = submission();
         let first = rig.engine.submit(again.clone()).await.expect("accepted");
-        rig.engine.cancel_task(first.task_id, String::new(), request()).await.expect("canceled");
+        rig.engine.cancel_task(first.task_id(), String::new(), request()).await.expect("canceled");
         let replay = rig.engine.submit(again.clone()).await.expect("accepted");
-        assert!(replay.replayed && replay.task_id == first.task_id);
+        assert!(replay.replayed() && replay.task_id() == first.task_id());
         assert_eq!(after_a_moment(&rig).await, 1);
         let second = rig.engine.submit(again).await.expect("accepted");
-        assert!(!second.replayed && second.task_id != first.task_id);
+        assert!(!second.replayed() && second.task_id() != first.task_id());
         rig.end().await;
     }
 
@@ -308,7 +308,7 @@ on_mysql! {
                     ..submission()
                 };
                 match rig.engine.submit(again).await {
-                    Ok(submitted) => assert!(!submitted.replayed && made.insert(submitted.task_id)),
+                    Ok(submitted) => assert!(!submitted.replayed() && made.insert(submitted.task_id())),
                     Err(failure) => {
                         let refused = rejection::<()>(Err(failure));
                         assert!(matches!(refused, Rejection::IdempotencyConflict { .. }), "{refused:?}");
