@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::{domain::ids::TaskId, store::RouteInfo};
+use crate::{domain::ids::TaskId, metric, store::RouteInfo};
 
 use super::{
     Engine,
@@ -62,6 +62,9 @@ async fn claim(engine: &Engine, asks: Vec<Ask>, named: super::claims::Named) {
     match answer {
         Ok((claimed, exhausted)) => {
             seats.claimed(&asks, &claimed, &exhausted, &named);
+            for one in &claimed {
+                metric::took(metric::DISPATCH, one.waited);
+            }
             if !claimed.is_empty() {
                 // In a task of its own: the next claim does not wait for the payloads.
                 let engine = engine.clone();

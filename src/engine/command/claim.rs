@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
@@ -7,7 +9,7 @@ use crate::{
         decide::claim,
         ids::{AttemptId, Route, RouteNo, SessionId},
         rejection::Rejection,
-        task::Task,
+        task::{State, Task},
     },
     engine::SeatEvent,
     store::{Needs, WorkingSet},
@@ -47,6 +49,8 @@ pub(in crate::engine) struct Claimed {
     pub(in crate::engine) attempt_id: AttemptId,
     /// The task, LEASED.
     pub(in crate::engine) task: Task,
+    /// How long it had been due.
+    pub(in crate::engine) waited: Duration,
 }
 
 impl Command for Claim {
@@ -103,12 +107,16 @@ fn claim_one(
         let Ok(transition) = claim(&task, attempt_id, &ask.holder, start_window_ms, ws.now(), &actor) else {
             continue;
         };
+        let waited = match task.state {
+            State::Waiting { available_at } => ws.now().duration_since(available_at),
+            _ => Duration::ZERO,
+        };
         let task = transition.task.clone();
         ws.apply(transition);
         ws.permit_taken(route.queue);
         // The next one from another route, if there is one.
         ask.routes.rotate_left(1);
-        return Some(Claimed { session_id: ask.holder.session_id, attempt_id, task });
+        return Some(Claimed { session_id: ask.holder.session_id, attempt_id, task, waited });
     }
     None
 }

@@ -11,7 +11,7 @@ mod resolve;
 mod start;
 mod submit;
 
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 pub(super) use cancel::CancelTask;
 pub(super) use claim::{Ask, Claim, Claimed};
@@ -67,19 +67,22 @@ pub(crate) trait Command: Send + 'static {
 pub(super) struct Job<C: Command> {
     command: C,
     answer: Option<Result<C::Reply, Rejection>>,
+    since: Instant,
     reply: oneshot::Sender<Result<C::Reply, Failure>>,
 }
 
 impl<C: Command> Job<C> {
     pub(super) fn new(command: C) -> (Self, oneshot::Receiver<Result<C::Reply, Failure>>) {
         let (reply, receiver) = oneshot::channel();
-        (Self { command, answer: None, reply }, receiver)
+        (Self { command, answer: None, since: Instant::now(), reply }, receiver)
     }
 }
 
 /// A [`Job`] of any command.
 pub(super) trait LaneJob: Send {
     fn bytes(&self) -> usize;
+    /// Since when it waits for its transaction.
+    fn since(&self) -> Instant;
     fn is_abandoned(&self) -> bool;
     fn needs(&self, needs: &mut Needs);
     fn apply(&mut self, ws: &mut WorkingSet);
@@ -90,6 +93,10 @@ pub(super) trait LaneJob: Send {
 impl<C: Command> LaneJob for Job<C> {
     fn bytes(&self) -> usize {
         self.command.bytes()
+    }
+
+    fn since(&self) -> Instant {
+        self.since
     }
 
     fn is_abandoned(&self) -> bool {
