@@ -14,6 +14,7 @@
 
 use std::{path::Path, time::Duration};
 
+use hdrhistogram::Histogram;
 use sea_orm::{
     ConnectOptions, ConnectionTrait as _, Database, DatabaseConnection, DbBackend, DbErr, Statement, Value,
     sqlx::{
@@ -21,7 +22,10 @@ use sea_orm::{
         sqlite::{SqliteJournalMode, SqliteSynchronous},
     },
 };
-use tokio::{task::JoinSet, time::Instant};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, interval},
+};
 use uuid::Uuid;
 
 use super::BenchError;
@@ -42,44 +46,79 @@ const DAY: i64 = 86_400_000_000;
 /// What was done, and in how long.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reached {
-    pub(super) lifecycles: u64,
+    pub(super) tasks: u64,
     pub(super) seconds: f64,
 }
 
-/// Writes lifecycles over `connections` at once for so long.
+/// What is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Work {
+    /// Whole lifecycles.
+    Lifecycles,
+    /// What a submit writes, so many tasks a transaction.
+    Submits(u32),
+}
+
+/// Writes over `connections` at once for so long.
 pub(super) async fn measure(
     url: &str,
+    work: Work,
     connections: u32,
     payload_bytes: usize,
     duration: Duration,
 ) -> Result<Reached, BenchError> {
-    let payload = format!(r#"{{"pad":"{}"}}"#, "x".repeat(payload_bytes.saturating_sub(10)));
+    let payload = payload(payload_bytes);
     let mut writers = Vec::new();
     for _ in 0..connections {
         let writer = Writer::open(url, &payload).await.map_err(BenchError::of("the ceiling"))?;
         // Prepares every statement.
-        writer.lifecycles().await.map_err(BenchError::of("the ceiling"))?;
+        writer.work(work).await.map_err(BenchError::of("the ceiling"))?;
         writers.push(writer);
     }
     let began = Instant::now();
     let mut writing = JoinSet::new();
     for writer in writers {
         writing.spawn(async move {
-            let mut lifecycles = 0;
+            let mut tasks = 0;
             while began.elapsed() < duration {
-                lifecycles += writer.lifecycles().await?;
+                tasks += writer.work(work).await?;
             }
             writer.db.close().await?;
-            Ok::<_, DbErr>(lifecycles)
+            Ok::<_, DbErr>(tasks)
         });
     }
     let mut reached = Reached::default();
     while let Some(done) = writing.join_next().await {
         let done = done.map_err(BenchError::of("the ceiling"))?;
-        reached.lifecycles += done.map_err(BenchError::of("the ceiling"))?;
+        reached.tasks += done.map_err(BenchError::of("the ceiling"))?;
     }
     reached.seconds = began.elapsed().as_secs_f64();
     Ok(reached)
+}
+
+/// Commits one row at a time, so many a second, and notes how long each took.
+pub(super) async fn commits(
+    url: &str,
+    per_s: f64,
+    duration: Duration,
+    times: &mut Histogram<u64>,
+) -> Result<(), BenchError> {
+    let writer = Writer::open(url, "{}").await.map_err(BenchError::of("the commits"))?;
+    writer.commits_by_itself().await.map_err(BenchError::of("the commits"))?;
+    let began = Instant::now();
+    let mut ticks = interval(Duration::from_secs_f64(1.0 / per_s));
+    while began.elapsed() < duration {
+        ticks.tick().await;
+        let sent = Instant::now();
+        writer.one_row().await.map_err(BenchError::of("the commits"))?;
+        times.saturating_record(u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX));
+    }
+    let _ = writer.db.close().await;
+    Ok(())
+}
+
+fn payload(bytes: usize) -> String {
+    format!(r#"{{"pad":"{}"}}"#, "x".repeat(bytes.saturating_sub(10)))
 }
 
 /// One connection and its statements.
@@ -207,20 +246,21 @@ impl Writer {
         })
     }
 
+    /// Does it once. Answers for how many tasks.
+    async fn work(&self, work: Work) -> Result<u64, DbErr> {
+        match work {
+            Work::Lifecycles => self.lifecycles().await,
+            Work::Submits(batch) => self.submits(batch).await,
+        }
+    }
+
     /// The whole life of [`TASKS`] tasks: four transactions.
     async fn lifecycles(&self) -> Result<u64, DbErr> {
         let ids: Vec<Uuid> = (0..TASKS).map(|_| Uuid::now_v7()).collect();
         let session = Uuid::new_v4();
 
         self.begin().await?;
-        self.run(&self.sql.tasks, rows(&ids, |id| self.task(id))).await?;
-        self.run(&self.sql.payloads, rows(&ids, |id| vec![id.into(), self.payload.as_str().into()])).await?;
-        self.run(
-            &self.sql.ready,
-            rows(&ids, |id| vec![1_i32.into(), NOW.into(), id.into(), (NOW + DAY).into()]),
-        )
-        .await?;
-        self.events(&ids, 1, None).await?;
+        self.submit(&ids).await?;
         self.commit().await?;
 
         self.begin().await?;
@@ -244,6 +284,43 @@ impl Writer {
         self.events(&ids, 4, Some(session)).await?;
         self.commit().await?;
         Ok(TASKS as u64)
+    }
+
+    /// Transactions of so many tasks each.
+    async fn submits(&self, batch: u32) -> Result<u64, DbErr> {
+        self.begin().await?;
+        let mut tasks = 0;
+        while tasks < u64::from(batch) {
+            let ids: Vec<Uuid> = (0..TASKS).map(|_| Uuid::now_v7()).collect();
+            self.submit(&ids).await?;
+            tasks += TASKS as u64;
+        }
+        self.commit().await?;
+        Ok(tasks)
+    }
+
+    async fn submit(&self, ids: &[Uuid]) -> Result<(), DbErr> {
+        self.run(&self.sql.tasks, rows(ids, |id| self.task(id))).await?;
+        self.run(&self.sql.payloads, rows(ids, |id| vec![id.into(), self.payload.as_str().into()])).await?;
+        self.run(
+            &self.sql.ready,
+            rows(ids, |id| vec![1_i32.into(), NOW.into(), id.into(), (NOW + DAY).into()]),
+        )
+        .await?;
+        self.events(ids, 1, None).await
+    }
+
+    async fn commits_by_itself(&self) -> Result<(), DbErr> {
+        match self.backend {
+            DbBackend::MySql => self.db.execute_unprepared("SET SESSION autocommit = 1").await.map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+
+    async fn one_row(&self) -> Result<(), DbErr> {
+        let sql = "INSERT INTO payloads (task_id, payload) VALUES (?, ?)";
+        let values: Vec<Value> = vec![Uuid::now_v7().into(), self.payload.as_str().into()];
+        self.db.execute_raw(Statement::from_sql_and_values(self.backend, sql, values)).await.map(|_| ())
     }
 
     fn task(&self, id: Uuid) -> Vec<Value> {

@@ -23,7 +23,10 @@ use tonic::{
 };
 
 use super::{BenchError, node::say, worker};
-use crate::proto::{RetryPolicy, SubmitTaskRequest, task_service_client::TaskServiceClient};
+use crate::proto::{
+    BatchSubmitTasksRequest, RetryPolicy, SubmitTaskRequest, batch_submit_tasks_result::Outcome,
+    task_service_client::TaskServiceClient,
+};
 
 /// Handler and payload version of every task.
 pub(super) const VERSION: &str = "v1";
@@ -52,6 +55,8 @@ pub(super) struct LoadConfig {
     pub(super) rate: Option<f64>,
     /// No further submit while so many tasks are unfinished.
     pub(super) unfinished_max: Option<u32>,
+    /// Tasks of one submit: more than one go through BatchSubmitTasks.
+    pub(super) batch: u32,
     /// Every first attempt fails and may be retried.
     pub(super) fail_first: bool,
 }
@@ -72,18 +77,42 @@ pub(super) struct Tally {
     pub(super) error: Option<String>,
     /// Accepted and not finished.
     pub(super) unfinished: u64,
-    pub(super) submit: Spread,
-    pub(super) start: Spread,
-    pub(super) done: Spread,
+    pub(super) submit: Times,
+    pub(super) start: Times,
+    pub(super) done: Times,
+}
+
+/// Durations in microseconds, each with how often it came.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Times(Vec<(u64, u64)>);
+
+impl Times {
+    fn of(histogram: &Histogram<u64>) -> Self {
+        let recorded = histogram.iter_recorded();
+        Self(recorded.map(|value| (value.value_iterated_to(), value.count_at_value())).collect())
+    }
+
+    pub(super) fn spread(&self) -> Result<Spread, BenchError> {
+        let mut histogram = histogram()?;
+        for (value, count) in &self.0 {
+            histogram.saturating_record_n(*value, *count);
+        }
+        Ok(Spread::of(&histogram))
+    }
+}
+
+/// Up to ten minutes, to three digits, in microseconds.
+pub(super) fn histogram() -> Result<Histogram<u64>, BenchError> {
+    Histogram::new_with_bounds(1, 600_000_000, 3).map_err(BenchError::of("a histogram"))
 }
 
 /// A distribution, in milliseconds.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spread {
-    pub(super) p50_ms: f64,
-    pub(super) p90_ms: f64,
-    pub(super) p99_ms: f64,
-    pub(super) max_ms: f64,
+    pub(super) p50: f64,
+    pub(super) p90: f64,
+    pub(super) p99: f64,
+    pub(super) max: f64,
 }
 
 impl Spread {
@@ -91,10 +120,10 @@ impl Spread {
         #[expect(clippy::cast_precision_loss, reason = "minutes at most, in microseconds")]
         let ms = |micros: u64| micros as f64 / 1_000.0;
         Self {
-            p50_ms: ms(histogram.value_at_quantile(0.5)),
-            p90_ms: ms(histogram.value_at_quantile(0.9)),
-            p99_ms: ms(histogram.value_at_quantile(0.99)),
-            max_ms: ms(histogram.max()),
+            p50: ms(histogram.value_at_quantile(0.5)),
+            p90: ms(histogram.value_at_quantile(0.9)),
+            p99: ms(histogram.value_at_quantile(0.99)),
+            max: ms(histogram.max()),
         }
     }
 }
@@ -180,9 +209,6 @@ fn pick(channels: &[Channel], n: u32) -> Channel {
 
 impl Load {
     fn new(config: LoadConfig) -> Result<Self, BenchError> {
-        // Up to ten minutes, to three digits, in microseconds.
-        let histogram =
-            || Histogram::new_with_bounds(1, 600_000_000, 3).map_err(BenchError::of("a histogram"));
         let room = config.unfinished_max.map_or(Semaphore::MAX_PERMITS, |max| max as usize);
         let now = Instant::now();
         let counts = Counts {
@@ -228,9 +254,9 @@ impl Load {
         let mut tally = std::mem::take(&mut counts.tally);
         tally.seconds = (now - counts.since).as_secs_f64();
         tally.unfinished = counts.unfinished;
-        tally.submit = Spread::of(&counts.submit);
-        tally.start = Spread::of(&counts.start);
-        tally.done = Spread::of(&counts.done);
+        tally.submit = Times::of(&counts.submit);
+        tally.start = Times::of(&counts.start);
+        tally.done = Times::of(&counts.done);
         counts.since = now;
         counts.submit.reset();
         counts.start.reset();
@@ -307,14 +333,12 @@ impl Load {
         let mut going = self.going.subscribe();
         let pad = "x".repeat(self.config.payload_bytes.saturating_sub(SENT_AT + SENT_LEN + 10));
         while let Some(since) = self.turn(&mut going).await {
-            let n = self.sequence.fetch_add(1, Ordering::Relaxed);
             let sent = Instant::now();
-            let answer = client.submit_task(Request::new(self.task(n, since, &pad))).await;
-            match answer {
-                Ok(_) => {
+            match self.send(&mut client, since, &pad).await {
+                Ok(accepted) => {
                     let took = u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX);
-                    self.told(1, |counts| {
-                        counts.unfinished += 1;
+                    self.told(accepted, |counts| {
+                        counts.unfinished += accepted;
                         counts.submit.saturating_record(took);
                     });
                 }
@@ -331,6 +355,32 @@ impl Load {
                 }
             }
         }
+    }
+
+    /// One call. Answers how many tasks were accepted.
+    async fn send(
+        &self,
+        client: &mut TaskServiceClient<Channel>,
+        since: Instant,
+        pad: &str,
+    ) -> Result<u64, tonic::Status> {
+        let n = self.sequence.fetch_add(self.config.batch.into(), Ordering::Relaxed);
+        if self.config.batch <= 1 {
+            return client.submit_task(Request::new(self.task(n, since, pad))).await.map(|_| 1);
+        }
+        let tasks = (n..n + u64::from(self.config.batch)).map(|n| self.task(n, since, pad)).collect();
+        let answer = client.batch_submit_tasks(Request::new(BatchSubmitTasksRequest { tasks })).await?;
+        let mut accepted = 0;
+        for result in answer.into_inner().results {
+            match result.outcome {
+                Some(Outcome::Submitted(_)) => accepted += 1,
+                Some(Outcome::Error(error)) => {
+                    self.wrong(format!("a task of a batch failed: {}", error.message));
+                }
+                None => self.wrong("a task of a batch has no outcome".to_owned()),
+            }
+        }
+        Ok(accepted)
     }
 
     fn task(&self, n: u64, since: Instant, pad: &str) -> SubmitTaskRequest {
@@ -357,7 +407,7 @@ impl Load {
 }
 
 impl Tally {
-    /// Adds what another window brought. Of percentiles the larger stays.
+    /// Adds what another window brought.
     pub(super) fn add(&mut self, other: Self) {
         self.seconds += other.seconds;
         self.submitted += other.submitted;
@@ -368,19 +418,8 @@ impl Tally {
         self.errors += other.errors;
         self.error = self.error.take().or(other.error);
         self.unfinished = other.unfinished;
-        self.submit = self.submit.worse(other.submit);
-        self.start = self.start.worse(other.start);
-        self.done = self.done.worse(other.done);
-    }
-}
-
-impl Spread {
-    fn worse(self, other: Self) -> Self {
-        Self {
-            p50_ms: self.p50_ms.max(other.p50_ms),
-            p90_ms: self.p90_ms.max(other.p90_ms),
-            p99_ms: self.p99_ms.max(other.p99_ms),
-            max_ms: self.max_ms.max(other.max_ms),
-        }
+        self.submit.0.extend(other.submit.0);
+        self.start.0.extend(other.start.0);
+        self.done.0.extend(other.done.0);
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct NodeConfig {
     pub(super) database_url: String,
     pub(super) node_id: String,
     pub(super) queues: Vec<String>,
+    pub(super) lanes: Option<u32>,
+    pub(super) batch_max: Option<u32>,
 }
 
 /// What it answers.
@@ -45,6 +47,10 @@ pub async fn run() -> Result<(), BenchError> {
     server.listen = ([127, 0, 0, 1], 0).into();
     server.engine.node_id = config.node_id;
     server.queues = config.queues;
+    server.engine.lanes = config.lanes.and_then(|n| usize::try_from(n).ok());
+    if let Some(max) = config.batch_max.and_then(|n| usize::try_from(n).ok()) {
+        server.engine.batch_max = max;
+    }
     let server = Server::start(server).await.map_err(BenchError::new)?;
     say(&Announcement { address: server.local_addr().to_string() }).await?;
 
@@ -64,8 +70,8 @@ pub async fn run() -> Result<(), BenchError> {
         shutdown.cancel();
         Ok::<_, BenchError>(())
     };
-    let (served, answered) = tokio::join!(serving, answering);
-    served.map_err(BenchError::new)?;
+    let (ended, answered) = tokio::join!(serving, answering);
+    ended.map_err(BenchError::new)?;
     answered
 }
 

@@ -17,6 +17,35 @@ pub(super) enum Place {
     MySql { server: DatabaseConnection, url: String, names: Vec<String>, pid: Option<u32> },
 }
 
+/// A snapshot of the database that somebody holds open: what was deleted since must be kept for it.
+pub(super) struct Snapshot {
+    db: DatabaseConnection,
+}
+
+impl Snapshot {
+    pub(super) async fn take(url: &str) -> Result<Self, BenchError> {
+        let mut options = ConnectOptions::new(url);
+        options.max_connections(1).test_before_acquire(false).sqlx_logging(false);
+        let db = Database::connect(options).await.map_err(BenchError::of("the snapshot"))?;
+        let begin: &[&str] = match db.get_database_backend() {
+            DbBackend::Sqlite => &["BEGIN"],
+            _ => &[
+                "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+                "START TRANSACTION WITH CONSISTENT SNAPSHOT",
+            ],
+        };
+        // The first read takes SQLite's snapshot.
+        for sql in begin.iter().chain(&["SELECT COUNT(*) FROM queues"]) {
+            db.execute_unprepared(sql).await.map_err(BenchError::of("the snapshot"))?;
+        }
+        Ok(Self { db })
+    }
+
+    pub(super) async fn end(self) {
+        let _ = self.db.close().await;
+    }
+}
+
 /// What a person should know about the database.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
@@ -180,16 +209,11 @@ async fn connect(url: &str) -> Result<DatabaseConnection, BenchError> {
 
 /// The same server, another database.
 fn with_database(url: &str, name: &str) -> String {
-    let (rest, parameters) = match url.rsplit_once('@') {
-        Some((user, rest)) => {
-            let (rest, parameters) = rest.split_once('?').map_or((rest, None), |(r, p)| (r, Some(p)));
-            (format!("{user}@{}", rest.split('/').next().unwrap_or(rest)), parameters)
-        }
-        None => {
-            let (rest, parameters) = url.split_once('?').map_or((url, None), |(r, p)| (r, Some(p)));
-            (format!("mysql://{}", authority(rest)), parameters)
-        }
-    };
+    // A password may hold any character, so nothing left of the last `@` is looked at.
+    let (user, rest) = url.rsplit_once('@').unwrap_or(("mysql://", url.trim_start_matches("mysql://")));
+    let at = if user == "mysql://" { "" } else { "@" };
+    let parameters = rest.split_once('?').map(|(_, parameters)| parameters);
+    let rest = format!("{user}{at}{}", authority(rest));
     let parameters = parameters.map(|p| format!("?{p}")).unwrap_or_default();
     format!("{rest}/{name}{parameters}")
 }

@@ -1,7 +1,7 @@
 //! Telling how far a measurement is.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -16,19 +16,31 @@ pub type Told = Box<dyn Fn(&str, f64) + Send + Sync>;
 /// Tells how far a measurement is, by the time that it has planned.
 pub struct Progress {
     told: Told,
-    /// Seconds planned, and done.
-    seconds: Mutex<(f64, f64)>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    planned_s: f64,
+    done_s: f64,
+    /// Said before everything.
+    prefix: String,
 }
 
 impl Progress {
     /// Tells `told`.
     pub fn new(told: Told) -> Self {
-        Self { told, seconds: Mutex::default() }
+        Self { told, state: Mutex::default() }
+    }
+
+    /// Begins anew, with something to say before everything.
+    pub(super) fn begin(&self, prefix: &str) {
+        *self.state() = State { prefix: prefix.to_owned(), ..State::default() };
     }
 
     /// How long it will take, about.
     pub(super) fn plan(&self, duration: Duration) {
-        self.seconds.lock().unwrap_or_else(PoisonError::into_inner).0 += duration.as_secs_f64();
+        self.state().planned_s += duration.as_secs_f64();
     }
 
     /// Tells that something is done, which takes no time worth counting.
@@ -48,10 +60,15 @@ impl Progress {
     }
 
     fn done(&self, what: &str, time: Duration) {
-        let mut seconds = self.seconds.lock().unwrap_or_else(PoisonError::into_inner);
-        seconds.1 += time.as_secs_f64();
-        let (planned, done) = *seconds;
-        drop(seconds);
-        (self.told)(what, if planned > 0.0 { (done / planned).min(1.0) } else { 0.0 });
+        let mut state = self.state();
+        state.done_s += time.as_secs_f64();
+        let part = if state.planned_s > 0.0 { (state.done_s / state.planned_s).min(1.0) } else { 0.0 };
+        let text = format!("{}{what}", state.prefix);
+        drop(state);
+        (self.told)(&text, part);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -12,9 +12,13 @@ use super::{
     node::{Announcement, NodeConfig},
     usage,
 };
+use crate::proto::{PauseQueueRequest, queue_service_client::QueueServiceClient};
 
 /// How long what is unfinished may take once nothing more is submitted.
-const QUIET_LIMIT: Duration = Duration::from_secs(60);
+const QUIET_LIMIT: Duration = Duration::from_mins(1);
+
+/// How often a window is looked at.
+const STEP: Duration = Duration::from_millis(250);
 
 /// Nodes on one database.
 pub(super) struct Nodes {
@@ -23,19 +27,37 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    pub(super) async fn start(database_url: &str, count: u32, queues: &[String]) -> Result<Self, BenchError> {
+    pub(super) async fn start(
+        database_url: &str,
+        options: &Options,
+        queues: &[String],
+        count: u32,
+    ) -> Result<Self, BenchError> {
         let mut this = Self { children: Vec::new(), addresses: Vec::new() };
         for n in 1..=count {
             let config = NodeConfig {
                 database_url: database_url.to_owned(),
                 node_id: format!("bench-{n}"),
                 queues: queues.to_owned(),
+                lanes: options.lanes,
+                batch_max: options.batch_max,
             };
             let mut child = Child::start("bench-node", &config).await?;
             this.addresses.push(child.hear::<Announcement>().await?.address);
             this.children.push(child);
         }
         Ok(this)
+    }
+
+    /// Pauses a queue.
+    pub(super) async fn pause(&self, queue: &str) -> Result<(), BenchError> {
+        let address = self.addresses.first().map_or("", String::as_str);
+        let client = QueueServiceClient::connect(format!("http://{address}")).await;
+        let mut client = client.map_err(BenchError::of("a node is not reached"))?;
+        let request =
+            PauseQueueRequest { queue_id: queue.to_owned(), request_id: uuid::Uuid::new_v4().to_string() };
+        client.pause_queue(request).await.map_err(BenchError::of("a queue could not be paused"))?;
+        Ok(())
     }
 
     async fn samples(&mut self) -> Result<Samples, BenchError> {
@@ -106,9 +128,19 @@ impl Rig {
         self.load.ask::<Tally>("go").await.map(|_| ())
     }
 
+    /// Stops submitters. What they have sent may still be accepted.
+    pub(super) async fn stop(&mut self) -> Result<Tally, BenchError> {
+        self.load.ask("stop").await
+    }
+
+    /// What happened since the last read.
+    pub(super) async fn read(&mut self) -> Result<Tally, BenchError> {
+        self.load.ask("read").await
+    }
+
     /// Stops submitters, and waits until all that was accepted is finished.
     pub(super) async fn quiet(&mut self) -> Result<(), BenchError> {
-        let mut tally: Tally = self.load.ask("stop").await?;
+        let mut tally = self.stop().await?;
         let until = Instant::now() + QUIET_LIMIT;
         while tally.unfinished > 0 {
             if Instant::now() > until {
@@ -118,7 +150,7 @@ impl Rig {
                 )));
             }
             sleep(Duration::from_millis(50)).await;
-            tally = self.load.ask("read").await?;
+            tally = self.read().await?;
         }
         Ok(())
     }
@@ -130,10 +162,26 @@ impl Rig {
         duration: Duration,
         progress: &Progress,
     ) -> Result<Window, BenchError> {
+        self.window_until(what, duration, progress, |_| false).await
+    }
+
+    /// What happens until it is enough, at most within the next `duration`.
+    pub(super) async fn window_until(
+        &mut self,
+        what: &str,
+        duration: Duration,
+        progress: &Progress,
+        enough: impl Fn(&Tally) -> bool,
+    ) -> Result<Window, BenchError> {
         let before = self.mark().await?;
-        self.load.ask::<Tally>("read").await?;
-        progress.wait(what, duration).await;
-        let tally = self.load.ask("read").await?;
+        self.read().await?;
+        let (mut tally, mut left) = (Tally::default(), duration);
+        while !left.is_zero() && !enough(&tally) {
+            let step = left.min(STEP);
+            progress.wait(what, step).await;
+            left -= step;
+            tally.add(self.read().await?);
+        }
         let after = self.mark().await?;
         Ok(Window {
             tally,
@@ -160,7 +208,7 @@ impl Rig {
 }
 
 impl Window {
-    /// Adds another window. Percentiles are those of the slower one.
+    /// Adds another window.
     pub(super) fn add(&mut self, other: Self) {
         self.tally.add(other.tally);
         self.samples.merge(&other.samples);
@@ -170,23 +218,5 @@ impl Window {
             (Some(a), Some(b)) => Some(a + b),
             (a, b) => a.or(b),
         };
-    }
-}
-
-/// The load that the options ask for.
-pub(super) fn load_config(options: &Options, nodes: &Nodes, queues: &[String]) -> LoadConfig {
-    LoadConfig {
-        addresses: nodes.addresses.clone(),
-        run: uuid::Uuid::new_v4().simple().to_string(),
-        queues: queues.to_owned(),
-        handlers: vec!["bench".to_owned()],
-        submitters: options.submitters,
-        workers: options.workers,
-        slots: options.slots,
-        connections: options.connections,
-        payload_bytes: options.payload_bytes,
-        rate: options.rate,
-        unfinished_max: None,
-        fail_first: false,
     }
 }

@@ -1,20 +1,8 @@
 //! Runs a measurement from the making of its database to the removal of it.
 
-use std::time::Duration;
-
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    BenchError, Mode, Options, Progress, Report, ceiling,
-    ceiling::Reached,
-    place::Place,
-    rig::{Nodes, Rig, Window, load_config},
-};
-use crate::metric;
-
-/// How long the ceiling is measured each time.
-const CEILING_TIME: Duration = Duration::from_secs(4);
-const QUEUE: &str = "bench";
+use super::{BenchError, Mode, Options, Progress, Report, modes, place::Place};
 
 /// Measures. None if it was cancelled; whatever happens, its databases are removed.
 pub async fn run(
@@ -22,7 +10,25 @@ pub async fn run(
     progress: &Progress,
     cancel: CancellationToken,
 ) -> Result<Option<Report>, BenchError> {
+    tokio::select! {
+        biased;
+        () = cancel.cancelled() => Ok(None),
+        measured = async {
+            match options.pairs {
+                Some(pairs) => Box::pin(compare(options, pairs, progress, &cancel)).await,
+                None => Box::pin(once(options, progress, &cancel)).await,
+            }
+        } => measured,
+    }
+}
+
+async fn once(
+    options: &Options,
+    progress: &Progress,
+    cancel: &CancellationToken,
+) -> Result<Option<Report>, BenchError> {
     let mut place = Place::open(options.database_url.as_deref()).await?;
+    // Dropping the work ends its processes; then the databases go.
     let measured = tokio::select! {
         measured = measure(options, &mut place, progress) => measured.map(Some),
         () = cancel.cancelled() => Ok(None),
@@ -37,175 +43,78 @@ async fn measure(options: &Options, place: &mut Place, progress: &Progress) -> R
     let url = place.make("run").await?;
     let settings = place.settings(&url).await?;
     let mut report = Report::default();
-    report.text("mode", "mode", format!("{:?}", options.mode).to_lowercase());
+    report.text("mode", "mode", options.mode.name());
     report.text("database", "database", settings.version);
     report.text("durability", "durability", settings.durability);
     report.warnings.extend(settings.warning);
+    let mut run = modes::Run { options, place, url, progress, report };
+    // Boxed: together they would be a future of a size and depth that the compiler refuses.
     match options.mode {
-        Mode::Lifecycle => lifecycle(options, place, &url, progress, &mut report).await?,
-        Mode::Ceiling => ceilings(options, place, progress, &mut report).await?,
-        _ => return Err(BenchError::new("not yet")),
+        Mode::Lifecycle => Box::pin(run.lifecycle()).await?,
+        Mode::Submit => Box::pin(run.submit()).await?,
+        Mode::Batch => Box::pin(run.batch()).await?,
+        Mode::Drain => Box::pin(run.drain()).await?,
+        Mode::Latency => Box::pin(run.latency()).await?,
+        Mode::Idle => Box::pin(run.idle()).await?,
+        Mode::Ceiling => Box::pin(run.ceiling()).await?,
     }
-    Ok(report)
+    Ok(run.report)
 }
 
-/// Lifecycles and the ceiling, turn and turn about.
-async fn lifecycle(
+/// The same with and without its burden, in turn: the machine's moods meet both.
+async fn compare(
     options: &Options,
-    place: &mut Place,
-    url: &str,
+    pairs: u32,
     progress: &Progress,
-    report: &mut Report,
-) -> Result<(), BenchError> {
-    let ceiling_url = place.make("ceiling").await?;
-    let connections = if place.is_mysql() { 4 } else { 1 };
-    let slice = options.measured / options.rounds;
-    progress.plan((slice + options.warm_up) * options.rounds + CEILING_TIME * (options.rounds + 1));
-
-    let queues = [QUEUE.to_owned()];
-    let nodes = Nodes::start(url, 1, &queues).await?;
-    let mut config = load_config(options, &nodes, &queues);
-    config.unfinished_max = options.rate.is_none().then_some(options.workers * options.slots * 2);
-    let mut rig = Rig::start(nodes, place.pid(), &config).await?;
-
-    let mut ceiling = Reached::default();
-    let mut window = Window::default();
-    for _ in 0..options.rounds {
-        ceiling.add(one_ceiling(&ceiling_url, connections, options, progress).await?);
-        rig.go().await?;
-        progress.wait("lifecycles, warming up", options.warm_up).await;
-        window.add(rig.window("lifecycles", slice, progress).await?);
-        rig.quiet().await?;
-    }
-    ceiling.add(one_ceiling(&ceiling_url, connections, options, progress).await?);
-    let (_, peak) = rig.nodes.rss_mib();
-    rig.end().await;
-
-    let per_s = per(window.tally.finished, window.tally.seconds);
-    report.add("lifecycles_per_s", "lifecycles", per_s, "/s");
-    report.add("ceiling_per_s", "ceiling", ceiling.per_s(), "/s");
-    report.add("lifecycle_over_ceiling", "lifecycle ÷ ceiling", per_s / ceiling.per_s(), "");
-    latencies(report, &window);
-    costs(report, &window, peak);
-    Ok(())
-}
-
-async fn one_ceiling(
-    url: &str,
-    connections: u32,
-    options: &Options,
-    progress: &Progress,
-) -> Result<Reached, BenchError> {
-    let measured = ceiling::measure(url, connections, options.payload_bytes, CEILING_TIME);
-    let (reached, ()) = tokio::join!(measured, progress.wait("ceiling", CEILING_TIME));
-    reached
-}
-
-async fn ceilings(
-    options: &Options,
-    place: &mut Place,
-    progress: &Progress,
-    report: &mut Report,
-) -> Result<(), BenchError> {
-    let url = place.make("ceiling").await?;
-    let kinds: &[u32] = if place.is_mysql() { &[1, 4] } else { &[1] };
-    progress.plan(CEILING_TIME * 2 * u32::try_from(kinds.len()).unwrap_or(1));
-    let mut reached = vec![Reached::default(); kinds.len()];
-    for _ in 0..2 {
-        for (connections, reached) in kinds.iter().zip(&mut reached) {
-            reached.add(one_ceiling(&url, *connections, options, progress).await?);
+    cancel: &CancellationToken,
+) -> Result<Option<Report>, BenchError> {
+    let (plain, figure) = (options.plain(), options.figure());
+    let mut report = Report::default();
+    let (mut ratios, mut memory) = (Vec::new(), Vec::new());
+    for pair in 1..=pairs {
+        progress.begin(&format!("{pair}/{pairs} plain: "));
+        let Some(without) = Box::pin(once(&plain, progress, cancel)).await? else { return Ok(None) };
+        progress.begin(&format!("{pair}/{pairs} burdened: "));
+        let Some(with) = Box::pin(once(options, progress, cancel)).await? else { return Ok(None) };
+        for run in [&without, &with] {
+            report.warnings.extend(run.warnings.iter().cloned());
         }
+        let of = |run: &Report| run.number(figure).unwrap_or(0.0);
+        report.add(&format!("plain_{pair}"), &format!("{figure}, plain, {pair}"), of(&without), "");
+        report.add(&format!("burdened_{pair}"), &format!("{figure}, burdened, {pair}"), of(&with), "");
+        ratios.push(of(&with) / of(&without));
+        let rss = |run: &Report| run.number("server_peak_rss_mib").unwrap_or(0.0);
+        memory.push(rss(&with) - rss(&without));
     }
-    for (connections, reached) in kinds.iter().zip(&reached) {
-        let key = if *connections == 1 && kinds.len() > 1 { "ceiling_1_per_s" } else { "ceiling_per_s" };
-        report.add(key, &format!("ceiling, connections: {connections}"), reached.per_s(), "/s");
-    }
-    report.add("rows_per_lifecycle", "rows a lifecycle", f64::from(ceiling::ROWS), "");
-    Ok(())
+    report.warnings.dedup();
+    let (low, middle, high) = spread(&mut ratios);
+    report.add("ratio", "burdened ÷ plain, median", middle, "");
+    report.add("ratio_min", "  least", low, "");
+    report.add("ratio_max", "  most", high, "");
+    let (_, middle, _) = spread(&mut memory);
+    report.add("server_rss_added_mib", "server memory added, median", middle, "MiB");
+    Ok(Some(report))
 }
 
-fn latencies(report: &mut Report, window: &Window) {
-    let spreads = [
-        ("submit", "submit → answer", window.tally.submit),
-        ("start", "submit → start of the handler", window.tally.start),
-        ("done", "submit → done", window.tally.done),
-    ];
-    for (key, label, spread) in spreads {
-        for (quantile, value) in
-            [("p50", spread.p50_ms), ("p90", spread.p90_ms), ("p99", spread.p99_ms), ("max", spread.max_ms)]
-        {
-            report.add(&format!("{key}_latency_{quantile}_ms"), &format!("{label}, {quantile}"), value, "ms");
-        }
-    }
+/// The least, the median and the most.
+fn spread(values: &mut [f64]) -> (f64, f64, f64) {
+    values.sort_by(f64::total_cmp);
+    let at = |n: usize| values.get(n).copied().unwrap_or(0.0);
+    (
+        at(0),
+        f64::midpoint(at(values.len().saturating_sub(1) / 2), at(values.len() / 2)),
+        at(values.len().saturating_sub(1)),
+    )
 }
 
-/// What it cost, by lifecycle.
-#[expect(clippy::cast_precision_loss, reason = "counts of minutes")]
-fn costs(report: &mut Report, window: &Window, peak_rss_mib: f64) {
-    let (tally, samples) = (&window.tally, &window.samples);
-    let lifecycles = (tally.finished as f64).max(1.0);
-    let micros = |seconds: f64| seconds * 1e6 / lifecycles;
-    if let Some(database) = window.database_cpu_s {
-        report.add("database_cpu_us", "CPU a lifecycle, database", micros(database), "µs");
-    }
-    report.add("server_cpu_us", "CPU a lifecycle, server", micros(window.server_cpu_s), "µs");
-    report.add("load_cpu_us", "CPU a lifecycle, load", micros(window.load_cpu_s), "µs");
-    report.add(
-        "server_cpu_percent",
-        "server CPU",
-        window.server_cpu_s / tally.seconds * 100.0,
-        "% of a core",
-    );
-    report.add("server_peak_rss_mib", "server memory, most", peak_rss_mib, "MiB");
-    let rows = samples.total(metric::ROWS_WRITTEN);
-    report.add("rows_per_lifecycle", "rows a lifecycle", rows / lifecycles, "");
-    let transactions = samples.count(metric::TRANSACTION);
-    report.add("transactions_per_lifecycle", "transactions a lifecycle", transactions / lifecycles, "");
-    report.add("transactions_per_s", "transactions", transactions / tally.seconds, "/s");
-    report.add("batch_mean", "commands a transaction, mean", samples.mean(metric::BATCH_COMMANDS), "");
-    for bucket in samples.buckets(metric::BATCH_COMMANDS) {
-        if bucket.up_to.is_finite() {
-            let share = bucket.count / transactions.max(1.0) * 100.0;
-            report.add(
-                &format!("batch_to_{}_percent", bucket.up_to),
-                &format!("  transactions of up to {} commands", bucket.up_to),
-                share,
-                "%",
-            );
-        }
-    }
-    for (name, key, label) in [
-        (metric::LANE_WAIT, "lane_wait", "wait for a lane"),
-        (metric::TRANSACTION, "transaction", "transaction"),
-        (metric::COMMIT, "commit", "its COMMIT"),
-        (metric::DISPATCH, "dispatch", "due → leased"),
-    ] {
-        for (quantile, of) in [("p50", 0.5), ("p99", 0.99)] {
-            let ms = samples.quantile(name, of) * 1_000.0;
-            report.add(&format!("{key}_{quantile}_ms"), &format!("{label}, {quantile}"), ms, "ms");
-        }
-    }
-    if tally.refused > 0 {
-        report.warnings.push(format!("{} submits were refused: the server was overloaded", tally.refused));
-    }
-    if tally.errors > 0 {
-        let first = tally.error.clone().unwrap_or_default();
-        report.warnings.push(format!("{} things went wrong; the first: {first}", tally.errors));
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-#[expect(clippy::cast_precision_loss, reason = "counts of minutes")]
-pub(super) fn per(count: u64, seconds: f64) -> f64 {
-    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
-}
-
-impl Reached {
-    fn add(&mut self, other: Self) {
-        self.lifecycles += other.lifecycles;
-        self.seconds += other.seconds;
-    }
-
-    fn per_s(&self) -> f64 {
-        per(self.lifecycles, self.seconds)
+    #[test]
+    fn the_median_lies_in_the_middle() {
+        let (low, middle, high) = spread(&mut [3.0, 1.0, 2.0]);
+        assert_eq!([low, middle, high].map(f64::to_bits), [1.0, 2.0, 3.0].map(f64::to_bits));
+        assert!((spread(&mut [1.0, 2.0]).1 - 1.5).abs() < 1e-9);
     }
 }

@@ -15,6 +15,9 @@ use crate::proto::{
 const START: &str = "00000001-0000-4000-8000-";
 const FINISH: &str = "00000002-0000-4000-8000-";
 
+/// Queues that one worker may take work from. With more, each worker takes its share.
+pub const QUEUES_PER_WORKER: u32 = 100;
+
 /// One attempt in a slot.
 #[derive(Default)]
 struct Slot {
@@ -45,7 +48,7 @@ pub(super) async fn run(load: &Load, channel: Channel, n: u32) {
     let (say, messages) = mpsc::channel(slots as usize + 8);
     let hello = Hello {
         worker_name: format!("bench-{n}"),
-        queue_ids: load.config.queues.clone(),
+        queue_ids: share(&load.config.queues, n),
         handlers: load
             .config
             .handlers
@@ -72,6 +75,13 @@ pub(super) async fn run(load: &Load, channel: Channel, n: u32) {
     if let Some(status) = ended {
         load.wrong(format!("a worker's stream ended: {:?} {}", status.code(), status.message()));
     }
+}
+
+/// The queues of the worker with that number.
+fn share(queues: &[String], n: u32) -> Vec<String> {
+    let of_one = QUEUES_PER_WORKER as usize;
+    let shares = queues.len().div_ceil(of_one).max(1);
+    queues.iter().skip(n as usize % shares).step_by(shares).cloned().collect()
 }
 
 impl Worker<'_> {

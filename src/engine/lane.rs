@@ -13,11 +13,15 @@ use crate::{
     store::{BatchError, LaneConnection, Needs},
 };
 
-use super::{Failure, RETRY_AFTER, command::LaneJob, queue::LaneQueue, seats::Seats, waiters::Waiters};
+use super::{
+    Failure, RETRY_AFTER, command::LaneJob, dispatcher::Dispatcher, queue::LaneQueue, seats::Seats,
+    waiters::Waiters,
+};
 
 pub(super) struct Lane {
     connection: LaneConnection,
     queue: Arc<LaneQueue>,
+    dispatcher: Arc<Dispatcher>,
     seats: Arc<Seats>,
     waiters: Arc<Waiters>,
     wait: Histogram,
@@ -28,15 +32,20 @@ impl Lane {
     pub(super) fn new(
         connection: LaneConnection,
         queue: Arc<LaneQueue>,
+        dispatcher: Arc<Dispatcher>,
         seats: Arc<Seats>,
         waiters: Arc<Waiters>,
     ) -> Self {
         let (wait, batch) = (histogram!(metric::LANE_WAIT), histogram!(metric::BATCH_COMMANDS));
-        Self { connection, queue, seats, waiters, wait, batch }
+        Self { connection, queue, dispatcher, seats, waiters, wait, batch }
     }
 
     pub(super) async fn run(mut self) {
-        while let Some(jobs) = self.queue.take().await {
+        while let Some(mut jobs) = self.queue.take().await {
+            jobs.extend(self.dispatcher.claim_after(&jobs));
+            if jobs.is_empty() {
+                continue;
+            }
             self.measure(&jobs);
             self.run_batch(jobs).await;
             // Nothing more of this lane begins before it is known how the last commit ended.
@@ -47,8 +56,8 @@ impl Lane {
 
     fn measure(&self, jobs: &[Box<dyn LaneJob>]) {
         let now = Instant::now();
-        for job in jobs {
-            self.wait.record(now.saturating_duration_since(job.since()));
+        for since in jobs.iter().filter_map(|job| job.since()) {
+            self.wait.record(now.saturating_duration_since(since));
         }
         #[expect(clippy::cast_precision_loss, reason = "a transaction has few commands")]
         self.batch.record(jobs.len() as f64);
