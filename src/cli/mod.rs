@@ -1,5 +1,6 @@
 //! The command line: reads what to do, starts it, and ends the process with the right code.
 
+mod bench;
 mod check;
 mod client;
 mod dev;
@@ -51,6 +52,11 @@ enum Command {
     Check(check::CheckArgs),
     Queue(queue::QueueArgs),
     Task(task::TaskArgs),
+    Bench(bench::BenchArgs),
+    #[command(hide = true, name = "bench-node")]
+    BenchNode,
+    #[command(hide = true, name = "bench-load")]
+    BenchLoad,
     Review(review::ReviewArgs),
 }
 
@@ -64,6 +70,9 @@ pub(crate) fn main() -> ExitCode {
         Command::Check(args) => on_one_core(check::run(args)),
         Command::Queue(args) => on_one_core(queue::run(args)),
         Command::Task(args) => on_one_core(task::run(args)),
+        Command::Bench(args) => on_all_cores(bench::run(args)),
+        Command::BenchNode => on_all_cores(bench::child(orbit::bench::run_node())),
+        Command::BenchLoad => on_one_core(bench::child(orbit::bench::run_load())),
         Command::Review(args) => on_one_core(review::run(args)),
     };
     match done {
