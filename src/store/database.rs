@@ -23,6 +23,14 @@ use tokio_util::task::TaskTracker;
 
 use super::{dialect::Dialect, error::Fault, routes::Routes};
 
+/// What a MySQL session is like, whatever the server's defaults are. Strict: a value that does not fit must fail, not be
+/// cut. A node that vanishes without a word must not keep its locks for hours.
+const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
+    autocommit = 1, completion_type = 0, unique_checks = 1, sql_safe_updates = 0, sql_auto_is_null = 0, \
+    sql_select_limit = 18446744073709551615, innodb_lock_wait_timeout = 3, lock_wait_timeout = 3, wait_timeout = 60";
+/// Gap locks of REPEATABLE READ would make claims wait for each other.
+const TRANSACTIONS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
+
 /// How a database is used.
 #[derive(Clone, Copy, Debug)]
 pub struct DatabaseOptions {
@@ -348,15 +356,8 @@ impl Target {
                 options.map_sqlx_mysql_pool_opts(|pool| {
                     pool.after_connect(|connection, _| {
                         Box::pin(async move {
-                            // Strict whatever the server's default: a value that does not fit must fail, not be cut.
-                            // A node that vanishes without a word must not keep its locks for hours.
-                            let session = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
-                                           time_zone = '+00:00', innodb_lock_wait_timeout = 3, \
-                                           lock_wait_timeout = 3, wait_timeout = 60";
-                            connection.execute(session).await?;
-                            // Gap locks of REPEATABLE READ would make claims wait for each other.
-                            let isolation = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
-                            connection.execute(isolation).await?;
+                            connection.execute(SESSION).await?;
+                            connection.execute(TRANSACTIONS).await?;
                             Ok(())
                         })
                     })
