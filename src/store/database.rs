@@ -130,8 +130,14 @@ enum Target {
     Sqlite { path: PathBuf, access: Access },
 }
 
-/// Pool sizes and time-outs.
-struct PoolSize(u32);
+/// What connections are for.
+#[derive(Clone, Copy)]
+enum Purpose {
+    /// A lane's own: given up after any doubt, so that nothing of an earlier transaction is left on it.
+    Lane,
+    /// So many, borrowed by whoever needs one.
+    Pool(u32),
+}
 
 impl Database {
     /// Opens `mysql://…` or `sqlite:path`.
@@ -275,7 +281,7 @@ impl Database {
 
     /// A connection for one lane.
     pub(super) async fn lane_connection(&self) -> Result<DatabaseConnection, Fault> {
-        Ok(self.inner.target.connect(&PoolSize(1)).await?)
+        Ok(self.inner.target.connect(Purpose::Lane).await?)
     }
 
     /// Closes a connection that is given up, without waiting for it.
@@ -328,21 +334,25 @@ impl Target {
     }
 
     async fn pools(&self, read_connections: u32) -> Result<Pools, DbErr> {
-        let reads = self.connect(&PoolSize(read_connections)).await?;
+        let reads = self.connect(Purpose::Pool(read_connections)).await?;
         let writes = match self {
             Self::MySql { .. } => reads.clone(),
-            Self::Sqlite { .. } => self.connect(&PoolSize(1)).await?,
+            Self::Sqlite { .. } => self.connect(Purpose::Pool(1)).await?,
         };
         Ok(Pools { reads, writes })
     }
 
-    async fn connect(&self, size: &PoolSize) -> Result<DatabaseConnection, DbErr> {
+    async fn connect(&self, purpose: Purpose) -> Result<DatabaseConnection, DbErr> {
+        let size = match purpose {
+            Purpose::Lane => 1,
+            Purpose::Pool(size) => size,
+        };
         let mut options = ConnectOptions::new(match self {
             Self::MySql { url } => url.clone(),
             Self::Sqlite { .. } => "sqlite::memory:".to_owned(),
         });
         options
-            .max_connections(size.0)
+            .max_connections(size)
             .min_connections(0)
             .acquire_timeout(Duration::from_secs(4))
             .connect_timeout(Duration::from_secs(4))
@@ -353,18 +363,21 @@ impl Target {
         match self {
             Self::MySql { .. } => {
                 options.map_sqlx_mysql_opts(|o| o.statement_cache_capacity(1_024));
-                options.map_sqlx_mysql_pool_opts(|pool| {
-                    pool.after_connect(|connection, _| {
+                options.map_sqlx_mysql_pool_opts(move |pool| {
+                    let pool = pool.after_connect(|connection, _| {
                         Box::pin(async move {
                             connection.execute(SESSION).await?;
                             connection.execute(TRANSACTIONS).await?;
                             Ok(())
                         })
-                    })
-                    // A transaction whose future was dropped while it began must not reach the next borrower.
-                    .after_release(|connection, _| {
-                        Box::pin(async move { connection.execute("ROLLBACK").await.map(|_| true) })
-                    })
+                    });
+                    match purpose {
+                        Purpose::Lane => pool,
+                        // A transaction whose future was dropped while it began must not reach the next borrower.
+                        Purpose::Pool(_) => pool.after_release(|connection, _| {
+                            Box::pin(async move { connection.execute("ROLLBACK").await.map(|_| true) })
+                        }),
+                    }
                 });
             }
             Self::Sqlite { path, access } => {

@@ -41,7 +41,7 @@ fn hasty() -> EngineOptions {
         start_window: Duration::from_millis(500),
         sweep_interval: Duration::from_millis(50),
         poll_interval: Duration::from_millis(50),
-        ..EngineOptions::default()
+        ..options()
     }
 }
 
