@@ -10,7 +10,7 @@ use std::{
 use sea_orm::{
     ConnectOptions, ConnectionTrait as _, DatabaseConnection, DbErr, RuntimeErr, Statement,
     sqlx::{
-        self, Executor as _,
+        self, Connection as _, Executor as _,
         mysql::MySqlDatabaseError,
         sqlite::{SqliteJournalMode, SqliteSynchronous},
     },
@@ -398,6 +398,17 @@ impl Target {
                         // read-only folder does not allow and which would stay.
                         Access::Inspect => o.read_only(true).immutable(!beside(&path, "-wal").exists()),
                     }
+                });
+                // After a COMMIT that failed, as on a full disk, the driver takes a transaction for open that is none, and
+                // what the next borrower begins stays open for ever, with the lock to write. The ping comes after what
+                // was left to be rolled back.
+                options.map_sqlx_sqlite_pool_opts(|pool| {
+                    pool.after_release(|connection, _| {
+                        Box::pin(async move {
+                            connection.ping().await?;
+                            Ok(!connection.is_in_transaction())
+                        })
+                    })
                 });
             }
         }

@@ -85,7 +85,11 @@ async fn works_on(options: &[&str], settings: &[&str]) {
     hold_applied(&worker.start(&first).await);
     let report = orbit::proto::Finish { retryable: true, ..failed(&first, "BUSY") };
     let applied = worker.finish(&report).await;
-    assert_eq!(applied.receipt.as_ref().map(orbit::proto::Receipt::task_state), Some(TaskState::Waiting), "{applied:?}");
+    assert_eq!(
+        applied.receipt.as_ref().map(orbit::proto::Receipt::task_state),
+        Some(TaskState::Waiting),
+        "{applied:?}"
+    );
     // Serves another queue, so that it does not take the retry.
     let other = orbit::proto::Hello { queue_ids: vec![QUEUE.to_uppercase()], ..hello(1) };
     let mut elsewhere = Stream::open_with(one.channel(), other).await.expect("a stream");
