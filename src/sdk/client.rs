@@ -77,7 +77,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Trusts this certificate authority (PEM) instead of the system's, for `https` addresses.
+    /// Trusts this certificate authority (PEM) instead of the system's. All addresses must then be `https`.
     pub fn ca_certificate_pem(mut self, pem: impl Into<String>) -> Self {
         self.ca_pem = Some(pem.into());
         self
@@ -95,8 +95,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Makes the client; connects when it is first used. Errors of kind `Config`: no or a wrong address, a token that
-    /// no header can carry, a call outside of a tokio runtime.
+    /// Makes the client; connects when it is first used. Errors of kind `Config`: no or a wrong address, a certificate
+    /// authority that is none, or for an address without TLS, a token that no header can carry, a call outside of a tokio
+    /// runtime.
     pub fn build(self) -> Result<Client, Error> {
         let endpoints = Endpoints::parse(&self.urls, self.ca_pem.as_deref(), self.token.as_deref())?;
         let caller = Caller::new(&endpoints, self.call_timeout)?;
