@@ -14,6 +14,7 @@ mod check;
 mod dispatch;
 mod evidence;
 mod example;
+mod examples;
 mod hand_over;
 mod lifecycle;
 mod load;
