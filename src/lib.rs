@@ -27,3 +27,8 @@ pub mod testing;
 #[cfg(all(doctest, feature = "sdk"))]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+/// So does that of the producers' page.
+#[cfg(all(doctest, feature = "sdk"))]
+#[doc = include_str!("../docs/producers.md")]
+mod producers {}

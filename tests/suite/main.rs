@@ -17,6 +17,7 @@ mod commands;
 mod dispatch;
 mod evidence;
 mod example;
+mod examples;
 mod hand_over;
 mod killed_at_commit;
 mod lifecycle;
