@@ -9,6 +9,8 @@ pub mod domain;
 #[cfg(feature = "server")]
 pub mod engine;
 #[cfg(feature = "server")]
+pub mod gateway;
+#[cfg(feature = "server")]
 pub mod rpc;
 #[cfg(feature = "server")]
 pub mod server;

@@ -8,6 +8,7 @@ mod file;
 mod json;
 mod logging;
 mod migrate;
+mod openapi;
 mod options;
 mod queue;
 mod serve;
@@ -47,6 +48,7 @@ enum Command {
     Serve(serve::ServeArgs),
     Migrate(migrate::MigrateArgs),
     Check(check::CheckArgs),
+    Openapi(openapi::OpenapiArgs),
     Queue(queue::QueueArgs),
     Task(task::TaskArgs),
 }
@@ -59,6 +61,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Serve(args) => on_all_cores(serve::run(args)),
         Command::Migrate(args) => on_one_core(migrate::run(args)),
         Command::Check(args) => on_one_core(check::run(args)),
+        Command::Openapi(args) => openapi::run(&args),
         Command::Queue(args) => on_one_core(queue::run(args)),
         Command::Task(args) => on_one_core(task::run(args)),
     };

@@ -13,6 +13,7 @@ mod check;
 mod dispatch;
 mod evidence;
 mod example;
+mod http;
 mod lifecycle;
 mod load;
 mod lookup;
