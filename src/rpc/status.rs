@@ -128,14 +128,7 @@ impl ErrorReply {
 
     /// As the status of one message within a stream.
     pub(crate) fn into_rpc_status(self) -> tonic_types::Status {
-        let code = self.code as i32;
-        let status = self.into_status();
-        // The details of a status are such a message, encoded.
-        tonic_types::Status::decode(status.details()).unwrap_or_else(|_| tonic_types::Status {
-            code,
-            message: status.message().to_owned(),
-            details: vec![],
-        })
+        to_rpc_status(&self.into_status())
     }
 }
 
@@ -297,6 +290,16 @@ pub(crate) fn explained(status: &Status) -> Status {
         other => ErrorReply::new(other, "TRANSPORT", status.message()),
     };
     reply.into_status()
+}
+
+/// The same status as a message.
+pub(crate) fn to_rpc_status(status: &Status) -> tonic_types::Status {
+    // The details of a status are such a message, encoded.
+    tonic_types::Status::decode(status.details()).unwrap_or_else(|_| tonic_types::Status {
+        code: status.code().into(),
+        message: status.message().to_owned(),
+        details: vec![],
+    })
 }
 
 /// The status of one message, within a stream, that failed.

@@ -1,7 +1,11 @@
 //! TaskService: submit, look, wait, read the history.
 
+mod batch;
 mod wait;
 
+use std::sync::Arc;
+
+use futures_util::future::join_all;
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -37,6 +41,23 @@ impl Tasks {
         Self { engine, shutdown }
     }
 
+    async fn submit(
+        &self,
+        request: proto::SubmitTaskRequest,
+        principal: Arc<str>,
+    ) -> Result<proto::SubmitTaskResponse, Status> {
+        let submission = convert::submission(request, principal).map_err(|r| status(&r))?;
+        let (task, replayed) = match self.engine.submit(submission).await.map_err(|f| status(&f))? {
+            Submitted::Accepted(record) => (Some(convert::task(*record)), false),
+            Submitted::Replayed(task_id) => (self.read(task_id, TaskView::Basic).await?, true),
+        };
+        if task.is_none() {
+            // Its retention ended between the two: only sending again tells what is true now.
+            return Err(status(&Failure::OutcomeUnknown));
+        }
+        Ok(proto::SubmitTaskResponse { task, replayed })
+    }
+
     async fn read(&self, task_id: TaskId, view: TaskView) -> Result<Option<proto::Task>, Status> {
         let full = view == TaskView::Full;
         let record = self.engine.database().task(task_id, full).await;
@@ -53,14 +74,17 @@ impl TaskService for Tasks {
         request: Request<proto::SubmitTaskRequest>,
     ) -> Result<Response<proto::SubmitTaskResponse>, Status> {
         let principal = auth::principal(&request);
-        let submission = convert::submission(request.into_inner(), principal).map_err(|r| status(&r))?;
-        let submitted = self.engine.submit(submission).await;
-        let Submitted { task_id, replayed } = submitted.map_err(|f| status(&f))?;
-        let Some(task) = self.read(task_id, TaskView::Basic).await? else {
-            // Its retention ended between the two: only sending again tells what is true now.
-            return Err(status(&Failure::OutcomeUnknown));
-        };
-        Ok(Response::new(proto::SubmitTaskResponse { task: Some(task), replayed }))
+        self.submit(request.into_inner(), principal).await.map(Response::new)
+    }
+
+    async fn batch_submit_tasks(
+        &self,
+        request: Request<proto::BatchSubmitTasksRequest>,
+    ) -> Result<Response<proto::BatchSubmitTasksResponse>, Status> {
+        let principal = auth::principal(&request);
+        let tasks = batch::tasks(request.into_inner()).map_err(|r| status(&r))?;
+        let submits = tasks.into_iter().map(|task| self.submit(task, principal.clone()));
+        Ok(Response::new(batch::response(join_all(submits).await)))
     }
 
     async fn get_task(

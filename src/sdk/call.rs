@@ -17,8 +17,8 @@ use super::{
     error::{Error, ErrorKind},
 };
 
-const RESEND_DELAY_FIRST: Duration = Duration::from_millis(50);
-const RESEND_DELAY_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const RESEND_DELAY_FIRST: Duration = Duration::from_millis(50);
+pub(crate) const RESEND_DELAY_LIMIT: Duration = Duration::from_secs(2);
 
 /// The channels to all addresses, and which of them answered last.
 #[derive(Debug, Clone)]

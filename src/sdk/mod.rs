@@ -5,6 +5,7 @@
 //! they are confirmed, drain.
 
 mod backoff;
+mod batch;
 mod call;
 mod client;
 mod endpoint;

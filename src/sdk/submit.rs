@@ -38,6 +38,14 @@ pub struct Submitted {
     pub replayed: bool,
 }
 
+impl Submitted {
+    pub(crate) fn read(rpc: &str, answer: SubmitTaskResponse) -> Result<Self, Error> {
+        let SubmitTaskResponse { task, replayed } = answer;
+        let task = task.ok_or_else(|| Error::protocol(format!("{rpc} was answered without a task")))?;
+        Ok(Self { task, replayed })
+    }
+}
+
 impl Submit {
     pub(crate) fn new(client: Client, queue: String, handler: String, version: String) -> Self {
         let request = SubmitTaskRequest {
@@ -139,12 +147,19 @@ impl Submit {
     /// After a `Transport` or `Timeout` error the task may or may not have been accepted: calling `send` on the
     /// same value again finds out, without a second task.
     pub async fn send(&self) -> Result<Submitted, Error> {
-        if let Some((what, error)) = &self.unwritable {
-            return Err(Error::serialization(what, Arc::clone(error)));
+        if let Some(error) = self.unwritable() {
+            return Err(error);
         }
-        let SubmitTaskResponse { task, replayed } = self.client.submit_task(&self.request).await?;
-        let task = task.ok_or_else(|| Error::protocol("SubmitTask was answered without a task"))?;
-        Ok(Submitted { task, replayed })
+        Submitted::read("SubmitTask", self.client.submit_task(&self.request).await?)
+    }
+
+    pub(crate) fn request(&self) -> &SubmitTaskRequest {
+        &self.request
+    }
+
+    /// Why it cannot be sent.
+    pub(crate) fn unwritable(&self) -> Option<Error> {
+        self.unwritable.as_ref().map(|(what, error)| Error::serialization(what, Arc::clone(error)))
     }
 
     fn retry(&mut self) -> &mut RetryPolicy {

@@ -8,6 +8,7 @@ use crate::domain::{
     ids::{Epoch, RouteNo, SessionId, TaskId},
     queue::Queue,
     report::{Finish, TaskError},
+    submission::Submission,
     task::{OperatorVerdict, State, Task},
     time::Moment,
 };
@@ -47,6 +48,24 @@ pub struct TaskRecord {
     pub result: Option<String>,
     /// Of a FAILED task: the error that stands for the failure.
     pub error: Option<TaskError>,
+}
+
+impl TaskRecord {
+    /// A task as it was just accepted, without texts.
+    pub(crate) fn accepted(submission: &Submission, task: Task) -> Self {
+        Self {
+            task,
+            idempotency_key: submission.idempotency_key.clone(),
+            queue_id: submission.queue_id.clone(),
+            handler: submission.handler.clone(),
+            handler_version: submission.handler_version.clone(),
+            payload_version: submission.payload_version.clone(),
+            not_before: submission.not_before,
+            payload: None,
+            result: None,
+            error: None,
+        }
+    }
 }
 
 /// A page of attempts.

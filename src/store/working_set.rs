@@ -27,7 +27,7 @@ pub(super) struct Entry {
     /// As it stands now.
     pub(super) task: Task,
     /// What a new task was accepted from.
-    pub(super) accepted: Option<(Submission, Digest)>,
+    pub(super) accepted: Option<(Arc<Submission>, Digest)>,
     /// Ids of ended attempts, of the epochs that messages name.
     pub(super) ended: HashMap<Epoch, AttemptId>,
     /// Receipts, of the epochs that messages name.
@@ -202,7 +202,7 @@ impl WorkingSet {
     }
 
     /// Adds an accepted task.
-    pub fn accept(&mut self, submission: Submission, digest: Digest, transition: Transition) {
+    pub fn accept(&mut self, submission: Arc<Submission>, digest: Digest, transition: Transition) {
         let Transition { task, event, .. } = transition;
         let id = task.id;
         let key = (submission.principal.clone(), submission.idempotency_key.clone());

@@ -203,3 +203,31 @@ async fn an_operators_request_keeps_its_id_over_the_tries() {
     assert_eq!((ids.len(), ids[0].len(), ids[4].as_str()), (5, 36, "mine"));
     assert!(ids[0] == ids[1] && ids[1] != ids[2] && ids[2] == ids[3], "{ids:?}");
 }
+
+#[tokio::test]
+async fn a_batch_has_an_answer_for_each_and_sends_only_what_is_open_again() {
+    // The whole call fails once, then the second of three is refused; of the next call the first is unwritable.
+    let refused = Reply::Fail(Status::already_exists("other content"));
+    let (server, url) = FakeTasks::start([unavailable(), accepted(), refused, accepted()]);
+    let client = Client::connect(url).unwrap();
+    let unwritable = client.submit("q", "h", "v1").payload(&HashMap::from([((1, 2), 3)]));
+    let submits = [submit(&client), unwritable, submit(&client), submit(&client)];
+    let answers = client.submit_batch(&submits).await;
+    let codes: Vec<_> = answers.iter().map(|a| a.as_ref().err().map(orbit::sdk::Error::code)).collect();
+    assert_eq!(codes, [None, Some(Code::InvalidArgument), Some(Code::AlreadyExists), None]);
+    let sent: Vec<_> = server.submits().into_iter().map(|request| request.idempotency_key).collect();
+    let keys = [&submits[0], &submits[2], &submits[3]].map(|s| s.key().to_owned());
+    assert_eq!(sent, [keys.clone(), keys].concat());
+    assert!(client.submit_batch(&[]).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_large_batch_goes_in_several_calls() {
+    let (server, url) = FakeTasks::start((0..2_005).map(|_| accepted()));
+    let client = Client::connect(url).unwrap();
+    let large = client.submit("q", "h", "v1").payload(&"x".repeat(1024 * 1024));
+    let submits: Vec<_> = (0..2_001).map(|_| submit(&client)).chain((0..4).map(|_| large.clone())).collect();
+    let answers = client.submit_batch(&submits).await;
+    assert_eq!(answers.iter().filter(|a| a.is_ok()).count(), 2_005);
+    assert_eq!(server.batches(), [1_000, 1_000, 3, 2]);
+}

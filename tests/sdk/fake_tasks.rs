@@ -7,13 +7,15 @@ use std::{
 };
 
 use orbit::proto::{
-    CancelTaskRequest, CancelTaskResponse, GetTaskRequest, GetTaskResponse, ListAttemptsRequest,
-    ListAttemptsResponse, ListTaskEventsRequest, ListTaskEventsResponse, LookupTaskRequest,
-    LookupTaskResponse, OperatorReceipt, ResolveTaskRequest, ResolveTaskResponse, SubmitTaskRequest,
-    SubmitTaskResponse, Task, WaitTaskRequest, WaitTaskResponse,
+    BatchSubmitTasksRequest, BatchSubmitTasksResponse, BatchSubmitTasksResult, CancelTaskRequest,
+    CancelTaskResponse, GetTaskRequest, GetTaskResponse, ListAttemptsRequest, ListAttemptsResponse,
+    ListTaskEventsRequest, ListTaskEventsResponse, LookupTaskRequest, LookupTaskResponse, OperatorReceipt,
+    ResolveTaskRequest, ResolveTaskResponse, SubmitTaskRequest, SubmitTaskResponse, Task, WaitTaskRequest,
+    WaitTaskResponse,
+    batch_submit_tasks_result::Outcome,
     task_service_server::{TaskService, TaskServiceServer},
 };
-use tonic::{Request, Response, Status, metadata::MetadataMap, transport::server::TcpIncoming};
+use tonic::{Code, Request, Response, Status, metadata::MetadataMap, transport::server::TcpIncoming};
 
 /// What happens to one call.
 pub(crate) enum Reply {
@@ -27,6 +29,8 @@ pub(crate) enum Reply {
 pub(crate) struct FakeTasks {
     replies: Arc<Mutex<VecDeque<Reply>>>,
     submits: Arc<Mutex<Vec<SubmitTaskRequest>>>,
+    /// How many tasks each batch had.
+    batches: Arc<Mutex<Vec<usize>>>,
     /// The request ids of cancels and resolutions.
     requests: Arc<Mutex<Vec<String>>>,
     metadata: Arc<Mutex<MetadataMap>>,
@@ -58,6 +62,10 @@ impl FakeTasks {
         self.submits.lock().unwrap().clone()
     }
 
+    pub(crate) fn batches(&self) -> Vec<usize> {
+        self.batches.lock().unwrap().clone()
+    }
+
     pub(crate) fn request_ids(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }
@@ -87,6 +95,28 @@ impl TaskService for FakeTasks {
         self.submits.lock().unwrap().push(request.get_ref().clone());
         let task = self.reply(request.metadata()).await?;
         Ok(Response::new(SubmitTaskResponse { task: Some(task), replayed: false }))
+    }
+
+    async fn batch_submit_tasks(
+        &self,
+        request: Request<BatchSubmitTasksRequest>,
+    ) -> Result<Response<BatchSubmitTasksResponse>, Status> {
+        self.batches.lock().unwrap().push(request.get_ref().tasks.len());
+        self.submits.lock().unwrap().extend(request.get_ref().tasks.iter().cloned());
+        let mut results = Vec::new();
+        for _ in &request.get_ref().tasks {
+            let outcome = match self.reply(request.metadata()).await {
+                Ok(task) => Outcome::Submitted(SubmitTaskResponse { task: Some(task), replayed: false }),
+                Err(status) if status.code() == Code::Unavailable => return Err(status),
+                Err(status) => {
+                    let code = status.code().into();
+                    let message = status.message().to_owned();
+                    Outcome::Error(tonic_types::Status { code, message, details: vec![] })
+                }
+            };
+            results.push(BatchSubmitTasksResult { outcome: Some(outcome) });
+        }
+        Ok(Response::new(BatchSubmitTasksResponse { results }))
     }
 
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<GetTaskResponse>, Status> {

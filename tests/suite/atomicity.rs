@@ -144,7 +144,7 @@ on_every_database! {
             impossible(&rig.engine.submit(submission.clone()).await.map(|_| ()));
             assert_eq!(rig.database.picture().await, before, "{table}");
             rig.database.allow_inserts(table).await;
-            assert!(!rig.engine.submit(submission).await.expect("accepted").replayed);
+            assert!(!rig.engine.submit(submission).await.expect("accepted").replayed());
         }
         rig.end().await;
     }

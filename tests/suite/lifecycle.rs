@@ -57,7 +57,7 @@ on_every_database! {
         let one = submission();
         let first = rig.engine.submit(one.clone()).await.expect("accepted");
         let again = rig.engine.submit(one.clone()).await.expect("replayed");
-        assert_eq!((again.task_id, first.replayed, again.replayed), (first.task_id, false, true));
+        assert_eq!((again.task_id(), first.replayed(), again.replayed()), (first.task_id(), false, true));
         let mut other = one;
         other.payload_version = "v2".to_owned();
         assert!(matches!(

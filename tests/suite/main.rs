@@ -7,6 +7,7 @@
 mod support;
 
 mod atomicity;
+mod batch;
 mod cancel;
 mod cancel_races;
 mod check;

@@ -290,7 +290,7 @@ on_every_database! {
             let mut submission = submission();
             submission.policy.attempt_timeout_ms = if deadline { 300_000 } else { 1_500 };
             submission.policy.task_timeout_ms = if deadline { 1_500 } else { 300_000 };
-            ids.push(engine.submit(submission).await.expect("accepted").task_id);
+            ids.push(engine.submit(submission).await.expect("accepted").task_id());
             let attempt = worker.next().await.attempt;
             worker.start(attempt).await;
         }

@@ -28,7 +28,7 @@ fn limited(max_running: u32) -> QueueChange {
 async fn submit_many(engine: &Engine, count: usize) -> Vec<TaskId> {
     let answers = (0..count).map(|_| engine.submit(submission()));
     let answers = futures_util::future::join_all(answers).await;
-    answers.into_iter().map(|a| a.expect("accepted").task_id).collect()
+    answers.into_iter().map(|a| a.expect("accepted").task_id()).collect()
 }
 
 /// Claims that were committed later than the queue's last change.

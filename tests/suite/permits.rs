@@ -93,7 +93,7 @@ async fn whimsical_producer(engine: Engine, mut dice: Dice) {
             && dice.roll(8) == 0
         {
             sleep(Duration::from_millis(dice.roll(40))).await;
-            let _ = engine.cancel_task(accepted.task_id, String::new(), request()).await;
+            let _ = engine.cancel_task(accepted.task_id(), String::new(), request()).await;
         }
         sleep(Duration::from_millis(dice.roll(80))).await;
     }

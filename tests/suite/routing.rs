@@ -51,7 +51,7 @@ on_every_database! {
         let engine = orbit::engine::Engine::start(database.open().await, small).await.expect("started");
         tokio::time::sleep(Duration::from_secs(2)).await;
         let again = engine.submit(one.clone()).await.expect("replayed");
-        assert_eq!((again.task_id, again.replayed), (first.task_id, true));
+        assert_eq!((again.task_id(), again.replayed()), (first.task_id(), true));
         one.idempotency_key = "another".to_owned();
         let refused = rejection(engine.submit(one).await);
         let Rejection::Invalid(problems) = refused else { panic!("{refused:?}") };

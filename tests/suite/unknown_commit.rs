@@ -74,9 +74,9 @@ async fn a_submit_is_accepted_once() {
         let first = rig.engine.submit(submission.clone()).await.expect("accepted");
         let again = rig.engine.submit(submission.clone()).await.expect("found");
         let there = behind.direct.submit(submission).await.expect("found");
-        assert_eq!((again.task_id, again.replayed), (first.task_id, true), "{fate:?}");
-        assert_eq!((there.task_id, there.replayed), (first.task_id, true), "{fate:?}");
-        assert!(!first.replayed, "{fate:?}");
+        assert_eq!((again.task_id(), again.replayed()), (first.task_id(), true), "{fate:?}");
+        assert_eq!((there.task_id(), there.replayed()), (first.task_id(), true), "{fate:?}");
+        assert!(!first.replayed(), "{fate:?}");
         assert_eq!(
             rig.database.number("SELECT COUNT(*) FROM tasks").await,
             2 + i64::try_from(n).expect("few")
@@ -89,7 +89,7 @@ async fn a_claim_is_made_once_and_dispatched() {
     let behind = Behind::new().await;
     let rig = &behind.rig;
     for fate in FATES {
-        let id = behind.direct.submit(submission()).await.expect("accepted").task_id;
+        let id = behind.direct.submit(submission()).await.expect("accepted").task_id();
         behind.proxy.next_commits(&[fate]);
         let mut worker = rig.worker(1).await;
         let attempt = worker.next().await.attempt;
@@ -212,8 +212,8 @@ async fn batches_survive_trouble_after_trouble() {
             futures_util::future::join_all(chunk.iter().map(|s| rig.engine.submit(s.clone()))).await;
         for (submission, answer) in chunk.iter().zip(answers) {
             let there = behind.direct.submit(submission.clone()).await.expect("found");
-            assert_eq!(there.task_id, answer.expect("accepted").task_id);
-            assert!(there.replayed);
+            assert_eq!(there.task_id(), answer.expect("accepted").task_id());
+            assert!(there.replayed());
         }
     }
     assert_eq!(rig.database.number("SELECT COUNT(*) FROM tasks").await, 201);
@@ -238,9 +238,9 @@ async fn an_outcome_that_stays_unknown_is_said_to_be_unknown() {
             rig.engine.submit(submission.clone()).await.ok()
         })
         .await;
-        assert_eq!(healthy.replayed, fate == CommitFate::AnswerLost, "{fate:?}");
+        assert_eq!(healthy.replayed(), fate == CommitFate::AnswerLost, "{fate:?}");
         let there = behind.direct.submit(submission).await.expect("found");
-        assert_eq!((there.task_id, there.replayed), (healthy.task_id, true));
+        assert_eq!((there.task_id(), there.replayed()), (healthy.task_id(), true));
     }
     behind.end(2).await;
 }

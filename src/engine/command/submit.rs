@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use uuid::Uuid;
 
 use crate::{
@@ -8,33 +10,48 @@ use crate::{
         rejection::Rejection,
         submission::Submission,
     },
-    store::{Needs, WorkingSet},
+    store::{Needs, WorkingSet, reads::TaskRecord},
 };
 
 use super::{Class, Command};
 
 /// Accepts a task.
 pub(crate) struct Submit {
-    submission: Submission,
+    submission: Arc<Submission>,
     digest: Digest,
     task_id: TaskId,
     admission: Result<Route, Rejection>,
 }
 
-/// The accepted task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Submitted {
-    /// Its id.
-    pub task_id: TaskId,
+/// What a key stands for.
+#[derive(Clone, Debug)]
+pub enum Submitted {
+    /// A task accepted now, as it was committed, without texts.
+    Accepted(Box<TaskRecord>),
+    /// A task that had been accepted before.
+    Replayed(TaskId),
+}
+
+impl Submitted {
+    /// The task's id.
+    pub fn task_id(&self) -> TaskId {
+        match self {
+            Self::Accepted(record) => record.task.id,
+            Self::Replayed(task_id) => *task_id,
+        }
+    }
+
     /// Whether it had been accepted before.
-    pub replayed: bool,
+    pub const fn replayed(&self) -> bool {
+        matches!(self, Self::Replayed(_))
+    }
 }
 
 impl Submit {
     /// `admission` says where a new task waits, or what stands against one.
     pub(crate) fn new(submission: Submission, admission: Result<Route, Rejection>) -> Self {
         let digest = submission.digest();
-        Self { submission, digest, task_id: TaskId(Uuid::now_v7()), admission }
+        Self { submission: Arc::new(submission), digest, task_id: TaskId(Uuid::now_v7()), admission }
     }
 }
 
@@ -55,14 +72,15 @@ impl Command for Submit {
         // Before every check that depends on time or configuration, so that a re-send always finds its task (S19).
         if let Some(hit) = ws.key(&submission.principal, &submission.idempotency_key) {
             if hit.digest == self.digest {
-                return Ok(Submitted { task_id: hit.task_id, replayed: true });
+                return Ok(Submitted::Replayed(hit.task_id));
             }
             let value = submission.idempotency_key.clone();
             return Err(Rejection::IdempotencyConflict { field: "idempotency_key", value });
         }
         let acceptance = Acceptance { task_id: self.task_id, route: self.admission.clone()? };
         let transition = accept(submission, &acceptance, ws.now(), &ws.actor(&submission.principal, None))?;
+        let record = TaskRecord::accepted(submission, transition.task.clone());
         ws.accept(submission.clone(), self.digest, transition);
-        Ok(Submitted { task_id: self.task_id, replayed: false })
+        Ok(Submitted::Accepted(Box::new(record)))
     }
 }

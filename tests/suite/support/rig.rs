@@ -61,7 +61,7 @@ impl Rig {
     pub(crate) async fn submit(&self, change: impl FnOnce(&mut Submission)) -> TaskId {
         let mut submission = submission();
         change(&mut submission);
-        self.engine.submit(submission).await.expect("accepted").task_id
+        self.engine.submit(submission).await.expect("accepted").task_id()
     }
 
     pub(crate) async fn worker(&self, slots: u32) -> TestWorker {

@@ -165,7 +165,7 @@ mod mysql_only {
             eventually("health says so", limit, || async { (*rig.engine.healthy().borrow()).then_some(()) })
                 .await;
             let id = eventually("a submit is accepted", limit, || async {
-                rig.engine.submit(submission()).await.ok().map(|s| s.task_id)
+                rig.engine.submit(submission()).await.ok().map(|s| s.task_id())
             })
             .await;
             let attempt = loop {

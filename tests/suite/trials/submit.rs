@@ -56,10 +56,10 @@ on_every_database! {
             }))
             .await;
             assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
-            let ids: Vec<TaskId> = answers.iter().filter_map(|a| Some(a.as_ref().ok()?.task_id)).collect();
+            let ids: Vec<TaskId> = answers.iter().filter_map(|a| Some(a.as_ref().ok()?.task_id())).collect();
             assert_eq!(ids.len(), if mixed { 32 } else { 64 });
             assert!(ids.iter().all(|id| *id == ids[0]));
-            assert_eq!(answers.iter().filter(|a| a.as_ref().is_ok_and(|s| !s.replayed)).count(), 1);
+            assert_eq!(answers.iter().filter(|a| a.as_ref().is_ok_and(|s| !s.replayed())).count(), 1);
             for failure in answers.iter().filter_map(|a| a.as_ref().err()) {
                 assert!(is_conflict(failure), "{failure:?}");
             }
@@ -80,9 +80,9 @@ on_every_database! {
             let submission = Submission { idempotency_key: key.to_owned(), ..submission() };
             let submission = with_payload(&submission, &format!("[{}]", ids.len()));
             let accepted = rig.engine.submit(submission.clone()).await.expect("accepted");
-            assert!(!accepted.replayed, "{key:?}");
-            assert!(rig.engine.submit(submission).await.expect("found").replayed);
-            ids.push(accepted.task_id);
+            assert!(!accepted.replayed(), "{key:?}");
+            assert!(rig.engine.submit(submission).await.expect("found").replayed());
+            ids.push(accepted.task_id());
         }
         for (n, (id, key)) in ids.iter().zip(keys).enumerate() {
             let record = rig.task(*id).await;
@@ -113,13 +113,13 @@ on_every_database! {
         let node = Node::start(&database.url, options()).await;
         let engine = node.engine();
         engine.create_queue(QUEUE.to_owned(), 0, request()).await.expect("a queue");
-        let id = engine.submit(one.clone()).await.expect("accepted").task_id;
+        let id = engine.submit(one.clone()).await.expect("accepted").task_id();
         drop(engine);
         node.kill().await;
         let engine = Engine::start(crate::support::node::open(&database.url).await, options()).await;
         let rig = Rig { engine: engine.expect("started"), database };
         let again = rig.engine.submit(one.clone()).await.expect("found");
-        assert_eq!((again.task_id, again.replayed), (id, true));
+        assert_eq!((again.task_id(), again.replayed()), (id, true));
         assert_eq!(rig.task(id).await.payload.as_deref(), Some(text));
         let spaced = with_payload(&one, &text.replace(":2 ", ":2"));
         assert!(is_conflict(&rig.engine.submit(spaced).await.expect_err("a conflict")));
@@ -161,7 +161,7 @@ on_every_database! {
             assert!(is_conflict(&answer.expect_err("a conflict")));
         }
         let again = other.submit(one).await.expect("found");
-        assert_eq!((again.task_id, again.replayed, winner.replayed), (winner.task_id, true, false));
+        assert_eq!((again.task_id(), again.replayed(), winner.replayed()), (winner.task_id(), true, false));
         end(rig, other).await;
     }
 
@@ -200,7 +200,7 @@ on_every_database! {
         let engine = node.engine();
         engine.create_queue(QUEUE.to_owned(), 0, request()).await.expect("a queue");
         let one = submission();
-        let id = engine.submit(one.clone()).await.expect("accepted").task_id;
+        let id = engine.submit(one.clone()).await.expect("accepted").task_id();
         let mut worker = TestWorker::sit(&engine, 1).await;
         let first = worker.next().await.attempt;
         worker.start(first).await;
@@ -214,7 +214,7 @@ on_every_database! {
         let rig = Rig { engine: engine.expect("started"), database };
         let before = rig.database.picture().await;
         let again = rig.engine.submit(one).await.expect("found");
-        assert_eq!((again.task_id, again.replayed), (id, true));
+        assert_eq!((again.task_id(), again.replayed()), (id, true));
         let worker = rig.worker(0).await;
         assert_eq!(worker.finish_as(first, failed_id, failed(true)).await, Ok((failure.clone(), true)));
         assert_eq!(failure.task_state, StateName::Waiting, "an old receipt says what was so then");
