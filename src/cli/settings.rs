@@ -137,7 +137,9 @@ impl Limits<'_> {
         };
         let is_origin = |origin: &String| {
             let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
-            host.is_some_and(|host| !host.is_empty() && host.bytes().all(|b| b.is_ascii_graphic() && b != b'/'))
+            host.is_some_and(|host| {
+                !host.is_empty() && host.bytes().all(|b| b.is_ascii_graphic() && b != b'/')
+            })
         };
         match origins.iter().find(|origin| !is_origin(origin)) {
             None => Ok(Some(origins)),

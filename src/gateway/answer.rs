@@ -86,8 +86,12 @@ fn error_body(api: &Api, status: &Status, code: StatusCode) -> String {
         tracing::error!(code = ?status.code(), "the details of an error cannot be written as JSON");
         RawValue::NULL.to_owned()
     });
-    let parts =
-        ErrorParts { code: code.as_u16(), status: code_name(status.code()), message: status.message(), details };
+    let parts = ErrorParts {
+        code: code.as_u16(),
+        status: code_name(status.code()),
+        message: status.message(),
+        details,
+    };
     // Texts and numbers are always JSON.
     serde_json::to_string(&ErrorBody { error: parts }).unwrap_or_default()
 }
@@ -231,7 +235,8 @@ mod tests {
     #[test]
     fn details_are_written_with_their_types() {
         let api = Api::read().expect("the contract");
-        let status = ErrorReply::bad_fields("INVALID_ARGUMENT", [("a.b".into(), "is bad".into())]).into_status();
+        let status =
+            ErrorReply::bad_fields("INVALID_ARGUMENT", [("a.b".into(), "is bad".into())]).into_status();
         let body: serde_json::Value =
             serde_json::from_str(&error_body(&api, &status, StatusCode::BAD_REQUEST)).expect("JSON");
         assert_eq!(
@@ -241,7 +246,7 @@ mod tests {
                     { "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "INVALID_ARGUMENT",
                       "domain": "orbit", "metadata": { "fields": "a.b" } },
                     { "@type": "type.googleapis.com/google.rpc.BadRequest", "field_violations": [
-                        { "field": "a.b", "description": "is bad", "reason": "", "localized_message": null }
+                        { "field": "a.b", "description": "is bad", "reason": "" }
                     ] }
                 ]
             }})

@@ -11,7 +11,10 @@ use tonic::{
     body::Body,
     codegen::{
         Bytes, Service,
-        http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, Version, header, request::Parts, uri::PathAndQuery},
+        http::{
+            Extensions, HeaderMap, HeaderValue, Method, Request, Response, Version, header, request::Parts,
+            uri::PathAndQuery,
+        },
     },
 };
 
@@ -37,7 +40,10 @@ const FRAME_PREFIX_BYTES: usize = 5;
 
 /// The services, as gRPC reaches them.
 pub(super) trait Services:
-    Service<Request<Body>, Response = Response<Body>, Future: Send, Error: std::fmt::Display> + Clone + Send + 'static
+    Service<Request<Body>, Response = Response<Body>, Future: Send, Error: std::fmt::Display>
+    + Clone
+    + Send
+    + 'static
 {
 }
 
@@ -228,7 +234,8 @@ impl Caller {
         ] {
             headers.remove(name);
         }
-        let of_grpc: Vec<_> = headers.keys().filter(|name| name.as_str().starts_with("grpc-")).cloned().collect();
+        let of_grpc: Vec<_> =
+            headers.keys().filter(|name| name.as_str().starts_with("grpc-")).cloned().collect();
         for name in of_grpc {
             headers.remove(name);
         }

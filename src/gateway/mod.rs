@@ -49,7 +49,8 @@ JSON over HTTP/1.1 and HTTP/2 (h2c) for the same calls as gRPC, on the same port
 Fields have their proto names; lowerCamelCase is read as well, and a field that is not known is refused. Defaults are \
 written out; what is absent is left out. `payload`, `result` and `details` are JSON values, kept byte for byte.
 
-An error is `{\"error\": {code, status, message, details}}`; its `reason` stands in the first of the details. What \
+An error is `{\"error\": {code, status, message, details}}`; one of the details is a google.rpc.ErrorInfo with a \
+stable `reason`. What \
 only HTTP knows has HTTP's own code: 404 for a path, 405 for a method, 408 for a body that is too slow, 415 for one \
 that is not said to be JSON.";
 
@@ -133,7 +134,9 @@ impl Shared {
             Refusal::Origin.into_answer(&self.api)
         } else {
             let answer = timeout(REQUEST_LIMIT, self.route(services, request)).await;
-            answer.unwrap_or_else(|_| Err(timed_out())).unwrap_or_else(|refusal| refusal.into_answer(&self.api))
+            answer
+                .unwrap_or_else(|_| Err(timed_out()))
+                .unwrap_or_else(|refusal| refusal.into_answer(&self.api))
         };
         if let Some(origin) = allowed {
             let headers = answer.headers_mut();
@@ -236,7 +239,8 @@ fn is_read(method: &Method) -> bool {
 
 /// A browser asks whether a page of another origin may send what it wants to.
 fn is_preflight<B>(request: &Request<B>) -> bool {
-    request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+    request.method() == Method::OPTIONS
+        && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 fn preflight_answer() -> Answer {

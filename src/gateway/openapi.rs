@@ -33,7 +33,10 @@ impl Comments {
             for location in &info.location {
                 if let Some(comment) = &location.leading_comments {
                     let lines: Vec<_> = comment.lines().map(str::trim).collect();
-                    comments.insert((file.name().to_owned(), location.path.clone()), lines.join("\n").trim().to_owned());
+                    comments.insert(
+                        (file.name().to_owned(), location.path.clone()),
+                        lines.join("\n").trim().to_owned(),
+                    );
                 }
             }
         }
@@ -124,7 +127,7 @@ fn error_schema() -> Value {
                 "message": { "type": "string", "description": "For people: what is wrong and what to do." },
                 "details": {
                     "type": "array",
-                    "description": "The first is a google.rpc.ErrorInfo with domain `orbit` and a stable `reason`.",
+                    "description": "One is a google.rpc.ErrorInfo with domain `orbit` and a stable `reason`.",
                     "items": {
                         "type": "object",
                         "required": ["@type"],

@@ -35,7 +35,8 @@ pub(super) fn page(document: &Value) -> String {
 }
 
 fn add_operation(page: &mut String, path: &str, verb: &str, operation: &Value) {
-    let about = if operation["description"].is_null() { &operation["summary"] } else { &operation["description"] };
+    let about =
+        if operation["description"].is_null() { &operation["summary"] } else { &operation["description"] };
     let _ = write!(
         page,
         "<details><summary><code>{} {}</code></summary>\n<p>{}</p>\n",
@@ -73,12 +74,7 @@ fn add_schema(page: &mut String, schema: &Value) {
 }
 
 fn add_row(page: &mut String, name: &str, schema: &Value, about: &Value) {
-    let _ = write!(
-        page,
-        "<tr><td><code>{name}</code><td>{}<td><p>{}</p>\n",
-        kind(schema),
-        escaped(about)
-    );
+    let _ = write!(page, "<tr><td><code>{name}</code><td>{}<td><p>{}</p>\n", kind(schema), escaped(about));
 }
 
 /// What a value is, in a word.
@@ -112,7 +108,8 @@ mod tests {
 
     #[test]
     fn the_page_shows_every_call_and_loads_nothing() {
-        let document: Value = serde_json::from_str(&super::super::openapi().expect("a document")).expect("JSON");
+        let document: Value =
+            serde_json::from_str(&super::super::openapi().expect("a document")).expect("JSON");
         let page = page(&document);
         for (path, _) in entries(&document["paths"]) {
             assert!(page.contains(&format!(" {path}</code>")), "{path}");

@@ -245,19 +245,18 @@ mod tests {
 
     #[test]
     fn every_bad_field_is_named() {
-        assert_eq!(bad(r#"{"queu":1,"retry":{"max_attempts":-1,"x":1}}"#), [
-            "queu",
-            "retry.max_attempts",
-            "retry.x"
-        ]);
+        assert_eq!(
+            bad(r#"{"queu":1,"retry":{"max_attempts":-1,"x":1}}"#),
+            ["queu", "retry.max_attempts", "retry.x"]
+        );
         assert_eq!(bad(r#"{"queue_id":"a","queueId":"a","payload":1,"payload":1}"#), ["queue_id", "payload"]);
-        assert_eq!(bad(r#"{"handler":1,"recovery_safety":"X","not_before":"today","retry":[]}"#), [
-            "handler",
-            "recovery_safety",
-            "not_before",
-            "retry"
-        ]);
-        for json in ["", "[]", "1", "{", "{}{}", "{\"payload\":}", "{\"payload\":{},\"queue_id\":\"\\ud800\"}"] {
+        assert_eq!(
+            bad(r#"{"handler":1,"recovery_safety":"X","not_before":"today","retry":[]}"#),
+            ["handler", "recovery_safety", "not_before", "retry"]
+        );
+        for json in
+            ["", "[]", "1", "{", "{}{}", "{\"payload\":}", "{\"payload\":{},\"queue_id\":\"\\ud800\"}"]
+        {
             assert_eq!(bad(json).len(), 1, "{json}");
         }
         assert_eq!(bad(&format!("{{\"{}\":1}}", "x".repeat(1_000)))[0].chars().count(), NAME_CHARS_MAX + 1);

@@ -59,12 +59,10 @@ impl Serialize for Written<'_, (&Value, &Kind)> {
             Value::I64(value) => serializer.collect_str(value),
             Value::U64(value) => serializer.collect_str(value),
             Value::String(value) => serializer.serialize_str(value),
-            Value::EnumNumber(number) => {
-                match kind.as_enum().and_then(|names| names.get_value(*number)) {
-                    Some(named) => serializer.serialize_str(named.name()),
-                    None => serializer.serialize_i32(*number),
-                }
-            }
+            Value::EnumNumber(number) => match kind.as_enum().and_then(|names| names.get_value(*number)) {
+                Some(named) => serializer.serialize_str(named.name()),
+                None => serializer.serialize_i32(*number),
+            },
             Value::Message(message) => Written { value: message, texts: self.texts }.serialize(serializer),
             Value::List(values) => {
                 serializer.collect_seq(values.iter().map(|v| Written { value: (v, kind), texts: self.texts }))
@@ -100,7 +98,9 @@ mod tests {
         ] {
             assert!(json.contains(part), "{part} in {json}");
         }
-        for absent in ["payload", "completed_at", "error", "cancel", "retry"].map(|name| format!("\"{name}\"")) {
+        for absent in
+            ["payload", "completed_at", "error", "cancel", "retry"].map(|name| format!("\"{name}\""))
+        {
             assert!(!json.contains(&absent), "{absent} in {json}");
         }
     }
@@ -113,7 +113,11 @@ mod tests {
             result: "null".to_owned(),
             state: TaskState::Failed.into(),
             created_at: Some(prost_types::Timestamp { seconds: 1, nanos: 500_000 }),
-            error: Some(TaskError { code: "X".to_owned(), details: "[ ]".to_owned(), ..TaskError::default() }),
+            error: Some(TaskError {
+                code: "X".to_owned(),
+                details: "[ ]".to_owned(),
+                ..TaskError::default()
+            }),
             retry: Some(proto::RetryPolicy { max_attempts: Some(3), ..proto::RetryPolicy::default() }),
             ..Task::default()
         });

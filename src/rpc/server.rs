@@ -146,8 +146,10 @@ pub async fn serve(
     let healthy = *engine.healthy().borrow();
     set_health(&reporter, healthy).await;
     let routes = routes(&engine, sessions.clone(), health, &shutdown)?;
-    let gateway =
-        GatewayOptions { body_bytes_max: request_bytes_max(&engine), cors_origins: options.cors_origins.clone() };
+    let gateway = GatewayOptions {
+        body_bytes_max: request_bytes_max(&engine),
+        cors_origins: options.cors_origins.clone(),
+    };
     let service = Gateway::new(ErrorInfoOnAll::new(routes.prepare()), gateway)?;
     let tasks = TaskTracker::new();
     let follower = follow_health(engine.healthy(), reporter, shutdown.clone());

@@ -31,6 +31,14 @@ impl Answer {
         self.headers.get(name).map(|value| value.to_str().expect("a text"))
     }
 
+    /// The detail of an error that has this type.
+    pub(crate) fn detail(&self, name: &str) -> Value {
+        let body = self.json();
+        let details = body["error"]["details"].as_array().cloned().unwrap_or_default();
+        let url = format!("type.googleapis.com/google.rpc.{name}");
+        details.into_iter().find(|detail| detail["@type"] == url.as_str()).unwrap_or_default()
+    }
+
     /// Holds that it is an error of that status and reason.
     #[track_caller]
     pub(crate) fn hold_error(&self, status: u16, code: &str, reason: &str) -> Value {
@@ -38,7 +46,7 @@ impl Answer {
         let error = &body["error"];
         let told = (self.status, error["code"].as_u64(), error["status"].as_str());
         assert_eq!(told, (status, Some(status.into()), Some(code)), "{self:?}");
-        let info = &error["details"][0];
+        let info = self.detail("ErrorInfo");
         assert_eq!((&info["domain"], &info["reason"]), (&"orbit".into(), &reason.into()), "{self:?}");
         error.clone()
     }
@@ -91,7 +99,7 @@ pub(crate) async fn send(
 async fn read(response: Response<Incoming>) -> Answer {
     let (parts, body) = response.into_parts();
     let bytes = body.collect().await.expect("all of it").to_bytes();
-    let text = String::from_utf8(bytes.into()).expect("a text");
+    let text = String::from_utf8_lossy(&bytes).into_owned();
     Answer { status: parts.status.as_u16(), headers: parts.headers, text }
 }
 
