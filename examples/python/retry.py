@@ -24,8 +24,18 @@ async def normalize(attempt):
     return {"text": attempt.payload["text"].strip().upper()}
 
 
+async def sleep(attempt):
+    """Works for a while, as long as it may: its lease is renewed meanwhile."""
+    until = asyncio.get_running_loop().time() + attempt.payload["seconds"]
+    while asyncio.get_running_loop().time() < until:
+        if attempt.stop.is_set():
+            raise Failure.canceled() if attempt.cancel_requested else TimeoutError("stopped in the middle")
+        await asyncio.sleep(0.05)
+    return {"slept": attempt.payload["seconds"], "may_act": attempt.may_act()}
+
+
 def worker(queue):
-    return Worker(URL, "python-example", [queue], {("text.normalize", "v1"): normalize})
+    return Worker(URL, "python-example", [queue], {("text.normalize", "v1"): normalize, ("demo.sleep", "v1"): sleep})
 
 
 async def retry():
@@ -61,6 +71,10 @@ async def retry():
     print(f"task={task.task_id} state={state} attempts={len(attempts)} first_retryable={first} result={task.result}")
     report = await running.drain(LIMIT)
     await work
+    print_report(report)
+
+
+def print_report(report):
     drained = str(report["drained"]).lower()
     print(
         f"worker_drained={drained} started={report['started']} confirmed={report['confirmed']} "
@@ -74,7 +88,7 @@ async def only_work(queue):
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.draining.set)
     await running.run()
-    print(await running.drain(LIMIT), file=sys.stderr)
+    print_report(await running.drain(LIMIT))
 
 
 if __name__ == "__main__":

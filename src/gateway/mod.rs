@@ -63,6 +63,8 @@ const PREFER_WAIT_MAX: u32 = 60;
 const SUBMIT_TASK: &str = "orbit.v1.TaskService.SubmitTask";
 const WAIT_TASK: &str = "/orbit.v1.TaskService/WaitTask";
 const WAIT_TASK_RESPONSE: &str = "orbit.v1.WaitTaskResponse";
+/// Paths that are no calls.
+const OWN_PATHS: [&str; 4] = ["/healthz", "/readyz", "/openapi.json", "/docs"];
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 
 /// The gateway's settings.
@@ -156,14 +158,16 @@ impl Shared {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path();
         let caller = Caller::new(&parts)?;
-        if is_read(&parts.method) {
-            match path {
-                "/healthz" => return Ok(plain("ok\n")),
-                "/readyz" => return Ok(self.ready(services, &caller).await),
-                "/openapi.json" => return Ok(answer::json(self.documents()?.0.clone())),
-                "/docs" => return Ok(answer::page(self.documents()?.1.clone())),
-                _ => {}
+        if OWN_PATHS.contains(&path) {
+            if !is_read(&parts.method) {
+                return Err(Refusal::OtherMethods("GET, HEAD".to_owned()));
             }
+            return match path {
+                "/readyz" => Ok(self.ready(services, &caller).await),
+                "/openapi.json" => Ok(answer::json(self.documents()?.0.clone())),
+                "/docs" => Ok(answer::page(self.documents()?.1.clone())),
+                _ => Ok(plain("ok\n")),
+            };
         }
         let (route, fields) = match self.api.find(&parts.method, path) {
             Found::Route(route, fields) => (route, fields),

@@ -50,7 +50,7 @@ impl Comments {
 
 fn document(api: &Api) -> Value {
     let comments = Comments::read(api);
-    let mut writer = Writer { api, comments, wanted: BTreeSet::new() };
+    let mut writer = Writer { api, comments, wanted: BTreeSet::new(), sent: sent_messages(api) };
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     let mut tags = BTreeMap::new();
     for route in &api.routes {
@@ -144,6 +144,20 @@ struct Writer<'a> {
     comments: Comments,
     /// The messages and enums that are referred to.
     wanted: BTreeSet<String>,
+    /// The messages that stand in bodies of requests.
+    sent: BTreeSet<String>,
+}
+
+/// The messages that stand in bodies of requests, at any depth.
+fn sent_messages(api: &Api) -> BTreeSet<String> {
+    let mut sent = BTreeSet::new();
+    let mut open: Vec<_> = api.routes.iter().filter(|r| r.has_body).map(|r| r.method.input()).collect();
+    while let Some(message) = open.pop() {
+        if !is_well_known(&message) && sent.insert(message.name().to_owned()) {
+            open.extend(message.fields().filter_map(|field| field.kind().as_message().cloned()));
+        }
+    }
+    sent
 }
 
 impl Writer<'_> {
@@ -196,17 +210,18 @@ impl Writer<'_> {
         self.comments.of(&field.parent_message().parent_file(), field.path())
     }
 
-    fn object(&mut self, fields: &[FieldDescriptor], about: &str, is_request: bool) -> Value {
+    fn object(&mut self, fields: &[FieldDescriptor], about: &str, is_sent: bool) -> Value {
         let properties: Map<String, Value> = fields
             .iter()
             .map(|field| {
-                let mut value = self.value(field);
+                let value = self.value(field);
+                let mut value = if is_sent { or_null(value) } else { value };
                 value["description"] = self.comment(field).into();
                 (field.name().to_owned(), value)
             })
             .collect();
         let mut object = json!({ "type": "object", "description": about, "properties": properties });
-        if is_request {
+        if is_sent {
             object["additionalProperties"] = false.into();
         }
         object
@@ -267,7 +282,8 @@ impl Writer<'_> {
     fn message(&mut self, message: &MessageDescriptor) -> Value {
         debug_assert!(!is_well_known(message));
         let about = self.comments.of(&message.parent_file(), message.path());
-        self.object(&message.fields().collect::<Vec<_>>(), &about, false)
+        let is_sent = self.sent.contains(message.name());
+        self.object(&message.fields().collect::<Vec<_>>(), &about, is_sent)
     }
 
     fn names(&self, names: &EnumDescriptor) -> Value {
@@ -279,6 +295,16 @@ impl Writer<'_> {
         let values: Vec<_> = names.values().map(|value| value.name().to_owned()).collect();
         json!({ "type": "string", "description": about, "enum": values })
     }
+}
+
+/// In a request `null` is the same as nothing at all.
+fn or_null(mut schema: Value) -> Value {
+    if let Some(name) = schema["type"].as_str().map(str::to_owned) {
+        schema["type"] = json!([name, "null"]);
+    } else if !schema["$ref"].is_null() {
+        schema = json!({ "anyOf": [schema, { "type": "null" }] });
+    }
+    schema
 }
 
 /// The status of one item.

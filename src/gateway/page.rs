@@ -82,7 +82,10 @@ fn kind(schema: &Value) -> String {
     if let Some(name) = schema["$ref"].as_str().and_then(|r| r.rsplit('/').next()) {
         return format!("<a href=\"#{name}\">{name}</a>");
     }
-    match schema["type"].as_str() {
+    if !schema["anyOf"].is_null() {
+        return kind(&schema["anyOf"][0]);
+    }
+    match schema["type"].as_str().or_else(|| schema["type"][0].as_str()) {
         Some("array") => format!("list of {}", kind(&schema["items"])),
         Some("string") if schema["format"] == "date-time" => "moment".to_owned(),
         Some(name) => escape(name),
