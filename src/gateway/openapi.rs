@@ -215,7 +215,11 @@ impl Writer<'_> {
             .iter()
             .map(|field| {
                 let value = self.value(field);
-                let mut value = if is_sent { or_null(value) } else { value };
+                let mut value = match field.kind() {
+                    Kind::Enum(_) if is_sent && !field.is_list() => or_number(&value),
+                    _ if is_sent => or_null(value),
+                    _ => value,
+                };
                 value["description"] = self.comment(field).into();
                 (field.name().to_owned(), value)
             })
@@ -305,6 +309,11 @@ fn or_null(mut schema: Value) -> Value {
         schema = json!({ "anyOf": [schema, { "type": "null" }] });
     }
     schema
+}
+
+/// In a request the number of an enum's value stands for its name.
+fn or_number(schema: &Value) -> Value {
+    json!({ "anyOf": [schema, { "type": "integer" }, { "type": "null" }] })
 }
 
 /// The status of one item.

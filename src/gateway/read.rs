@@ -155,6 +155,10 @@ fn leaf(
     field: &FieldDescriptor,
     json: &str,
 ) -> Result<Option<Value>, String> {
+    // ProtoJSON would take texts as well; but numbers that fit are numbers here.
+    if json.starts_with('"') && is_number(&field.kind()) {
+        return Err("must be a number".to_owned());
+    }
     let object = format!("{{\"{}\":{json}}}", field.name());
     let mut deserializer = serde_json::Deserializer::from_str(&object);
     let options = DeserializeOptions::new();
@@ -166,6 +170,14 @@ fn leaf(
             Err(text.split(" at line ").next().unwrap_or(&text).to_owned())
         }
     }
+}
+
+/// Whether a field holds numbers that JSON's own can hold.
+pub(super) fn is_number(kind: &Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 | Kind::Uint32 | Kind::Fixed32 | Kind::Float | Kind::Double
+    )
 }
 
 /// The field of that name, in the form of the proto or in that of JSON.

@@ -14,6 +14,7 @@ mod check;
 mod dispatch;
 mod evidence;
 mod example;
+mod foreign;
 mod http;
 mod lifecycle;
 mod load;
