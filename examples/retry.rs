@@ -3,33 +3,32 @@
 //!
 //! ```sh
 //! cargo run --example retry -- --embedded               # starts a server of its own
-//! ORBIT_URL=http://127.0.0.1:7070 cargo run --example retry
+//! cargo run --example retry -- http://127.0.0.1:7070
 //! ```
 //!
 //! It survives the server's death and return: everything it does may be sent again. Two lines go to standard output,
 //! everything else to standard error; the exit code is not 0 when anything is not as promised.
 
+mod support;
+
 use std::{
-    env,
-    error::Error,
     process::ExitCode,
     time::{Duration, SystemTime},
 };
 
 use orbit::{
     proto::{Attempt, AttemptState, Task, TaskState},
-    sdk::{Client, Context, DEFAULT_URL, Failure, Worker},
-    server::Embedded,
+    sdk::{Client, Context, Failure, Worker, shutdown_signal},
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+use support::Outcome;
 
 /// How long everything may take, an absence of the server included.
 const LIMIT: Duration = Duration::from_mins(1);
 const INITIAL_DELAY: Duration = Duration::from_millis(500);
 const MAX_DELAY: Duration = Duration::from_secs(2);
-
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 #[derive(Deserialize, Serialize)]
 struct Text {
@@ -52,36 +51,11 @@ async fn normalize(context: Context, input: Text) -> Result<Text, Failure> {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match tokio::time::timeout(LIMIT, start()).await {
-        Ok(Ok(())) => ExitCode::SUCCESS,
-        Ok(Err(error)) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-        Err(_) => {
-            eprintln!("error: not done within {} s", LIMIT.as_secs());
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn start() -> Outcome<()> {
-    let arguments: Vec<String> = env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => {
-            let url = env::var("ORBIT_URL").unwrap_or_else(|_| DEFAULT_URL.to_owned());
-            eprintln!("using the server at {url}");
-            retry(&url).await
-        }
-        ["--embedded"] => {
-            let server = Embedded::start().await?;
-            eprintln!("started a server at {}", server.url());
-            let outcome = retry(server.url()).await;
-            server.shutdown().await?;
-            outcome
-        }
-        _ => Err("usage: retry [--embedded]".into()),
-    }
+    support::run(async |url| {
+        let late = |_| format!("not done within {} s", LIMIT.as_secs());
+        tokio::time::timeout(LIMIT, retry(url)).await.map_err(late)?
+    })
+    .await
 }
 
 /// Submits the task, runs a worker until it is settled, and checks what the server says of it.
@@ -89,8 +63,7 @@ async fn retry(url: &str) -> Outcome<()> {
     // As patient as the whole example, so that a restart of the server is no error.
     let client = Client::builder().url(url).call_timeout(LIMIT).build()?;
     // A queue of its own, so that no other worker of this handler takes the task.
-    let run = Uuid::new_v4().simple().to_string();
-    let queue = format!("retry-{}", &run[..8]);
+    let queue = format!("retry-{}", Uuid::new_v4());
     client.create_queue(&queue, 0).await?;
 
     let worker = Worker::builder(&client)
@@ -102,7 +75,7 @@ async fn retry(url: &str) -> Outcome<()> {
 
     let submitted = client
         .submit(&queue, "text.normalize", "v1")
-        .idempotency_key(format!("retry-example/{run}"))
+        .idempotency_key(&queue)
         .payload_json(r#"{"text":"  safe retry  "}"#)
         .max_attempts(3)
         .initial_delay(INITIAL_DELAY)
@@ -113,7 +86,13 @@ async fn retry(url: &str) -> Outcome<()> {
         .await?;
     eprintln!("submitted task {} to queue {queue}", submitted.task.task_id);
 
-    let task = client.wait(&submitted.task.task_id, LIMIT).await?;
+    let task = tokio::select! {
+        task = client.wait(&submitted.task.task_id, LIMIT) => task?,
+        () = shutdown_signal()? => {
+            let report = worker.drain(LIMIT).await?;
+            return Err(format!("told to stop; the worker drained: {report:?}").into());
+        }
+    };
     let attempts = client.attempts(&task.task_id).await?;
     let first_retryable = check(&task, &attempts)?;
     println!(

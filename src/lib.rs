@@ -18,6 +18,8 @@ pub mod server;
 pub mod session;
 #[cfg(feature = "server")]
 pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 /// The README's Rust code compiles.
 #[cfg(all(doctest, feature = "sdk"))]

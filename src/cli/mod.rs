@@ -11,11 +11,13 @@ mod migrate;
 mod openapi;
 mod options;
 mod queue;
+mod review;
 mod serve;
 mod settings;
 mod signals;
 mod table;
 mod task;
+mod text;
 mod value;
 
 use std::{future::Future, io::Write as _, process::ExitCode, time::Duration};
@@ -51,6 +53,7 @@ enum Command {
     Openapi(openapi::OpenapiArgs),
     Queue(queue::QueueArgs),
     Task(task::TaskArgs),
+    Review(review::ReviewArgs),
 }
 
 /// Runs what the command line asks for.
@@ -64,6 +67,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Openapi(args) => openapi::run(&args),
         Command::Queue(args) => on_one_core(queue::run(args)),
         Command::Task(args) => on_one_core(task::run(args)),
+        Command::Review(args) => on_one_core(review::run(args)),
     };
     match done {
         Ok(code) => code,
@@ -98,10 +102,15 @@ fn on(
 
 /// Writes to standard output. A reader that has left, as `| head` does, is no failure.
 fn print(text: &str) -> Result<ExitCode, Failure> {
+    write_out(text).map(|_| ExitCode::SUCCESS)
+}
+
+/// As [`print`]; tells whether there is a reader still.
+fn write_out(text: &str) -> Result<bool, Failure> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Failure::new(format!("the output could not be written: {error}"))),
     }
 }

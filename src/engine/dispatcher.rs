@@ -1,22 +1,48 @@
 //! Claims due tasks for sessions with room, and hands them over after the commit.
 //!
-//! Woken by commits, by due times and by free slots; polls only for what other nodes accepted.
+//! Every transaction of a lane claims along what it can, so that a new task may go to a worker in the transaction that
+//! accepts it. When no command comes, lanes are nudged: by commits, by due times and by free slots. Only what other nodes
+//! accepted is polled for.
 
-use std::time::Duration;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::task::TaskTracker;
 
-use crate::{domain::ids::TaskId, store::RouteInfo};
+use crate::{
+    domain::ids::{RouteNo, TaskId},
+    store::{Database, Needs, RouteInfo, WorkingSet},
+};
 
 use super::{
-    Engine,
-    command::{Ask, Claim, Claimed},
+    Engine, Failure,
+    claims::Named,
+    command::{Claim, Claimed, Claims, LaneJob},
     dispatch::Dispatch,
+    seats::Seats,
 };
 
 /// How often a payload is asked for before the lease is left to run out.
 const PAYLOAD_TRIES: u32 = 5;
 
+/// Claims for the seats of a node.
+pub(super) struct Dispatcher {
+    database: Database,
+    seats: Arc<Seats>,
+    node_id: Arc<str>,
+    start_window_ms: u32,
+    tasks: TaskTracker,
+}
+
+/// A claim on its way through a lane.
+struct ClaimJob {
+    dispatcher: Arc<Dispatcher>,
+    claim: Claim,
+    named: Named,
+    claims: Claims,
+}
+
+/// Nudges the lanes whenever there may be something to claim.
 pub(super) async fn run(engine: Engine) {
     let poll_interval = engine.inner.options.poll_interval;
     let mut poll_at = Instant::now();
@@ -28,17 +54,17 @@ pub(super) async fn run(engine: Engine) {
         }
         // Registered before looking: a wake-up between the look and the wait is not lost.
         let woken = seats.woken();
-        match seats.asks(&engine.inner.node_id) {
-            Ok((asks, named)) => claim(&engine, asks, named).await,
-            Err(wait) => {
-                let due = wait.map_or(poll_interval, |w| w.min(poll_interval));
-                tokio::select! {
-                    () = woken => {}
-                    () = sleep(due.max(Duration::from_micros(200))) => {}
-                    () = sleep_until(poll_at) => {}
-                    () = engine.inner.stop.cancelled() => {}
-                }
-            }
+        let idle = engine.inner.lanes.iter().find(|lane| lane.is_idle());
+        // One that is busy looks after its commit.
+        if let Some(lane) = idle.or(engine.inner.lanes.first()) {
+            lane.nudge();
+        }
+        let due = seats.next_due().map_or(poll_interval, |w| w.min(poll_interval));
+        tokio::select! {
+            () = woken => {}
+            () = sleep(due.max(Duration::from_micros(200))) => {}
+            () = sleep_until(poll_at) => {}
+            () = engine.inner.stop.cancelled() => {}
         }
     }
 }
@@ -54,61 +80,111 @@ async fn poll(engine: &Engine) {
     }
 }
 
-async fn claim(engine: &Engine, asks: Vec<Ask>, named: super::claims::Named) {
-    let seats = &engine.inner.seats;
-    let start_window_ms = engine.inner.options.start_window_ms();
-    let answer = engine.send(0, Claim { asks: asks.clone(), start_window_ms }).await;
-    let claimed_at = Instant::now();
-    match answer {
-        Ok((claimed, exhausted)) => {
-            seats.claimed(&asks, &claimed, &exhausted, &named);
-            if !claimed.is_empty() {
-                // In a task of its own: the next claim does not wait for the payloads.
-                let engine = engine.clone();
-                let services = engine.inner.services.clone();
-                services.spawn(async move { hand_over(&engine, claimed, claimed_at).await });
+impl Dispatcher {
+    pub(super) const fn new(
+        database: Database,
+        seats: Arc<Seats>,
+        node_id: Arc<str>,
+        start_window_ms: u32,
+        tasks: TaskTracker,
+    ) -> Self {
+        Self { database, seats, node_id, start_window_ms, tasks }
+    }
+
+    /// A claim to be run after these jobs in the same transaction: of what they bring, and of what is due anyway. None if
+    /// there is nothing to claim or nobody to take it.
+    pub(super) fn claim_after(self: &Arc<Self>, jobs: &[Box<dyn LaneJob>]) -> Option<Box<dyn LaneJob>> {
+        let mut coming: HashMap<RouteNo, u32> = HashMap::new();
+        for route in jobs.iter().filter_map(|job| job.brings()) {
+            *coming.entry(route).or_default() += 1;
+        }
+        let (asks, named) = self.seats.asks(&coming, &self.node_id)?;
+        let claim = Claim { asks, start_window_ms: self.start_window_ms };
+        Some(Box::new(ClaimJob { dispatcher: self.clone(), claim, named, claims: Claims::default() }))
+    }
+
+    async fn hand_over(&self, claimed: Vec<Claimed>, claimed_at: Instant) {
+        let ids: Vec<TaskId> = claimed.iter().map(|c| c.task.id).collect();
+        let mut texts = None;
+        for _ in 0..PAYLOAD_TRIES {
+            match self.database.dispatch_texts(&ids).await {
+                Ok(found) => {
+                    texts = Some(found);
+                    break;
+                }
+                Err(fault) => {
+                    tracing::debug!(%fault, "payloads not read");
+                    sleep(Duration::from_millis(200)).await;
+                }
             }
         }
-        Err(failure) => {
-            // If it was committed all the same, its leases run out unstarted: nothing was dispatched.
-            seats.claimed(&asks, &[], &[], &named);
-            tracing::debug!(?failure, "claim failed");
-            sleep(Duration::from_millis(100)).await;
+        let Some(texts) = texts else {
+            tracing::warn!(tasks = ids.len(), "payloads could not be read; the leases are left to run out");
+            return;
+        };
+        let mut texts: HashMap<TaskId, _> =
+            texts.into_iter().map(|t| (t.task_id, (t.payload_version, t.payload))).collect();
+        for one in claimed {
+            let texts = texts.remove(&one.task.id);
+            self.dispatch(&one, texts, claimed_at);
+        }
+    }
+
+    fn dispatch(&self, claimed: &Claimed, texts: Option<(String, String)>, claimed_at: Instant) {
+        let route = self.database.routes().get(claimed.task.route.route);
+        let (Some(texts), Some(route)) = (texts, route) else {
+            tracing::error!(task_id = %claimed.task.id, "a claimed task has no payload or no route");
+            return;
+        };
+        if let Some(dispatch) = dispatch(claimed, route, texts, claimed_at) {
+            self.seats.hand_over(claimed.session_id, dispatch);
         }
     }
 }
 
-async fn hand_over(engine: &Engine, claimed: Vec<Claimed>, claimed_at: Instant) {
-    let ids: Vec<TaskId> = claimed.iter().map(|c| c.task.id).collect();
-    let mut texts = None;
-    for _ in 0..PAYLOAD_TRIES {
-        match engine.inner.database.dispatch_texts(&ids).await {
-            Ok(found) => {
-                texts = Some(found);
-                break;
+impl LaneJob for ClaimJob {
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    fn needs(&self, needs: &mut Needs) {
+        self.claim.needs(needs);
+    }
+
+    fn apply(&mut self, ws: &mut WorkingSet) {
+        self.claims = self.claim.apply(ws);
+    }
+
+    fn deliver(self: Box<Self>) {
+        let claimed_at = Instant::now();
+        let Self { dispatcher, claim, named, claims } = *self;
+        dispatcher.seats.claimed(&claim.asks, &claims, &named);
+        let mut unread = Vec::new();
+        for one in claims.claimed {
+            match &one.accepted {
+                Some(accepted) => {
+                    let texts = (accepted.payload_version.clone(), accepted.payload.as_str().to_owned());
+                    dispatcher.dispatch(&one, Some(texts), claimed_at);
+                }
+                None => unread.push(one),
             }
-            Err(fault) => {
-                tracing::debug!(%fault, "payloads not read");
-                sleep(Duration::from_millis(200)).await;
-            }
+        }
+        if !unread.is_empty() {
+            // In a task of its own: the lane does not wait for the payloads.
+            let tasks = dispatcher.tasks.clone();
+            tasks.spawn(async move { dispatcher.hand_over(unread, claimed_at).await });
         }
     }
-    let Some(texts) = texts else {
-        tracing::warn!(tasks = ids.len(), "payloads could not be read; the leases are left to run out");
-        return;
-    };
-    let mut texts: std::collections::HashMap<TaskId, _> =
-        texts.into_iter().map(|t| (t.task_id, (t.payload_version, t.payload))).collect();
-    for one in claimed {
-        let (Some(texts), Some(route)) =
-            (texts.remove(&one.task.id), engine.inner.database.routes().get(one.task.route.route))
-        else {
-            tracing::error!(task_id = %one.task.id, "a claimed task has no payload or no route");
-            continue;
-        };
-        if let Some(dispatch) = dispatch(&one, route, texts, claimed_at) {
-            engine.inner.seats.hand_over(one.session_id, dispatch);
-        }
+
+    /// If it was committed all the same, its leases run out unstarted: nothing was dispatched.
+    fn fail(self: Box<Self>, failure: Failure) {
+        tracing::debug!(?failure, "claim failed");
+        let tasks = self.dispatcher.tasks.clone();
+        tasks.spawn(async move {
+            // Until then its slots stay set aside, so that it is not tried again at once.
+            sleep(Duration::from_millis(100)).await;
+            self.dispatcher.seats.claimed(&self.claim.asks, &Claims::default(), &self.named);
+        });
     }
 }
 

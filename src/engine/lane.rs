@@ -7,11 +7,15 @@ use std::{pin::Pin, sync::Arc};
 
 use crate::store::{BatchError, LaneConnection, Needs};
 
-use super::{Failure, RETRY_AFTER, command::LaneJob, queue::LaneQueue, seats::Seats, waiters::Waiters};
+use super::{
+    Failure, RETRY_AFTER, command::LaneJob, dispatcher::Dispatcher, queue::LaneQueue, seats::Seats,
+    waiters::Waiters,
+};
 
 pub(super) struct Lane {
     connection: LaneConnection,
     queue: Arc<LaneQueue>,
+    dispatcher: Arc<Dispatcher>,
     seats: Arc<Seats>,
     waiters: Arc<Waiters>,
 }
@@ -20,14 +24,19 @@ impl Lane {
     pub(super) fn new(
         connection: LaneConnection,
         queue: Arc<LaneQueue>,
+        dispatcher: Arc<Dispatcher>,
         seats: Arc<Seats>,
         waiters: Arc<Waiters>,
     ) -> Self {
-        Self { connection, queue, seats, waiters }
+        Self { connection, queue, dispatcher, seats, waiters }
     }
 
     pub(super) async fn run(mut self) {
-        while let Some(jobs) = self.queue.take().await {
+        while let Some(mut jobs) = self.queue.take().await {
+            jobs.extend(self.dispatcher.claim_after(&jobs));
+            if jobs.is_empty() {
+                continue;
+            }
             self.run_batch(jobs).await;
             // Nothing more of this lane begins before it is known how the last commit ended.
             self.connection.settled().await;

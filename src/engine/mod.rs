@@ -14,6 +14,7 @@ mod lane;
 mod options;
 mod queue;
 mod reaper;
+mod retention;
 mod seats;
 mod slots;
 mod waiters;
@@ -34,7 +35,7 @@ pub use dispatch::{Dispatch, SeatEvent, SeatRequest};
 pub use failure::Failure;
 pub use options::EngineOptions;
 pub use reaper::Swept;
-pub use seats::Seat;
+pub use seats::{Seat, ServedHandler};
 pub use waiters::Waiter;
 
 use crate::{
@@ -55,8 +56,9 @@ use command::{
     CancelTask, ChangeQueue, Command, CreateQueue, FinishAttempt, Renew, ResolveTask, StartAttempt, Submit,
 };
 pub use command::{MessageReply, Submitted};
+use dispatcher::Dispatcher;
 use lane::Lane;
-use queue::LaneQueue;
+use queue::{BatchMax, LaneQueue};
 use seats::Seats;
 use waiters::Waiters;
 
@@ -96,6 +98,7 @@ struct Inner {
     options: EngineOptions,
     node_id: Arc<str>,
     lanes: Vec<Arc<LaneQueue>>,
+    dispatcher: Arc<Dispatcher>,
     seats: Arc<Seats>,
     waiters: Arc<Waiters>,
     healthy: watch::Receiver<bool>,
@@ -116,34 +119,51 @@ impl Engine {
         database.heartbeat(terms).await?;
         let (lanes, lane_tasks) = (Vec::new(), TaskTracker::new());
         let (healthy_tx, healthy) = watch::channel(true);
+        let services = TaskTracker::new();
+        let dispatcher = Arc::new(Dispatcher::new(
+            database.clone(),
+            seats.clone(),
+            node_id.clone(),
+            options.start_window_ms(),
+            services.clone(),
+        ));
         let mut inner = Inner {
             database,
             options,
             node_id,
             lanes,
+            dispatcher,
             seats,
             waiters: Arc::default(),
             healthy,
             draining: AtomicBool::new(false),
             stop: CancellationToken::new(),
-            services: TaskTracker::new(),
+            services,
             lane_tasks,
         };
         let process = uuid::Uuid::new_v4().simple();
+        let bytes = inner.database.statement_bytes_max();
+        let batch = BatchMax { commands: inner.options.batch_max.max(1), bytes };
         for n in 0..inner.options.lane_count(&inner.database) {
             let name = format!("{process}/{n}");
             let connection =
                 LaneConnection::open(inner.database.clone(), inner.node_id.clone(), terms, name).await?;
-            let queue = Arc::new(LaneQueue::new(inner.database.statement_bytes_max()));
+            let queue = Arc::new(LaneQueue::new(batch));
             inner.lanes.push(queue.clone());
-            inner
-                .lane_tasks
-                .spawn(Lane::new(connection, queue, inner.seats.clone(), inner.waiters.clone()).run());
+            let lane = Lane::new(
+                connection,
+                queue,
+                inner.dispatcher.clone(),
+                inner.seats.clone(),
+                inner.waiters.clone(),
+            );
+            inner.lane_tasks.spawn(lane.run());
         }
         let engine = Self { inner: Arc::new(inner) };
         engine.inner.services.spawn(heartbeat::run(engine.clone(), healthy_tx));
         engine.inner.services.spawn(dispatcher::run(engine.clone()));
         engine.inner.services.spawn(reaper::run(engine.clone()));
+        engine.inner.services.spawn(retention::run(engine.clone()));
         engine.inner.services.spawn(slots::run(engine.clone()));
         engine.inner.services.spawn(waiters::run(engine.clone()));
         Ok(engine)
@@ -308,6 +328,11 @@ impl Engine {
         Ok(self.inner.seats.clone().take(request).await?)
     }
 
+    /// What the sessions at this node serve for a queue, by name.
+    pub fn served(&self, queue_id: &str) -> Vec<ServedHandler> {
+        self.inner.seats.served(queue_id)
+    }
+
     /// Registers for the moment at which nothing more happens to a task by itself. Look at the task after that.
     pub fn waiter(&self, task_id: TaskId) -> Waiter {
         self.inner.waiters.register(task_id)
@@ -316,6 +341,12 @@ impl Engine {
     /// Sweeps once: reclaims what has lapsed. Several nodes may do so at once.
     pub async fn sweep(&self) -> Result<Swept, Failure> {
         reaper::run_once(self).await
+    }
+
+    /// Removes all tasks that have ended longer ago than [`EngineOptions::keep_finished`], and tells how many they were.
+    /// Several nodes may do so at once.
+    pub async fn remove_finished(&self) -> Result<u64, Failure> {
+        retention::run_once(self).await
     }
 
     fn lane_of(&self, task_id: TaskId) -> usize {

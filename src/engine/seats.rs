@@ -1,6 +1,7 @@
 //! Where worker sessions sit: what each serves, holds and has room for, and the way an attempt takes to it.
 
 mod seat;
+mod served;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,18 +22,24 @@ use crate::{
     store::{Database, Due, Fault, HeldLease, RouteInfo, Wakes},
 };
 
+pub use served::ServedHandler;
+
 use super::{
     Session,
-    claims::{DueBoard, Named, Rota},
-    command::{Ask, Claimed},
+    claims::{DueBoard, MANY, Named, Rota},
+    command::{Ask, Claimed, Claims},
     dispatch::{Dispatch, SeatEvent, SeatRequest},
 };
 
 /// Attempts that one session may hold unstarted: a slow reader must not burn other people's budgets.
 const UNSTARTED_MAX: u32 = 64;
-/// Bytes of payload of unstarted attempts after which no further one is claimed. With one more of the largest, the
-/// promised 4 MiB hold.
-const UNSTARTED_BYTES: usize = 3 * 1024 * 1024;
+/// Bytes of payload of unstarted attempts, those being claimed included, after which no further one is claimed. Each
+/// claim may go beyond its share by one of the largest: with [`CLAIMS_MAX`] of them the promised 4 MiB hold.
+const UNSTARTED_BYTES: usize = 2 * 1024 * 1024;
+/// Claims under way for one session.
+const CLAIMS_MAX: u32 = 2;
+/// The share of each.
+const CLAIM_BYTES: usize = UNSTARTED_BYTES / CLAIMS_MAX as usize;
 /// What may wait for a session to listen.
 const EVENTS_MAX: usize = 2 * UNSTARTED_MAX as usize;
 /// After a lease should have ended, how long to wait before looking: reclaiming takes a moment.
@@ -71,11 +78,18 @@ struct Sitting {
     known_routes: HashSet<RouteNo>,
     max_in_flight: u32,
     held: HashMap<AttemptId, Held>,
-    /// Slots and bytes of claims under way.
-    asked: u32,
+    /// What claims under way may bring.
+    asked: Asked,
     draining: bool,
     sender: mpsc::Sender<SeatEvent>,
     freed: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct Asked {
+    claims: u32,
+    slots: u32,
+    bytes: usize,
 }
 
 struct Held {
@@ -91,17 +105,36 @@ impl Sitting {
         u32::try_from(self.held.values().filter(|h| !h.started).count()).unwrap_or(u32::MAX)
     }
 
-    fn unstarted_bytes(&self) -> usize {
-        self.held.values().filter(|h| !h.started).map(|h| h.payload_bytes).sum()
+    fn bytes_left(&self) -> usize {
+        let unstarted: usize = self.held.values().filter(|h| !h.started).map(|h| h.payload_bytes).sum();
+        UNSTARTED_BYTES.saturating_sub(unstarted).saturating_sub(self.asked.bytes)
     }
 
+    /// How many more attempts it can take.
     fn room(&self) -> u32 {
-        if self.draining || self.asked > 0 || self.unstarted_bytes() >= UNSTARTED_BYTES {
+        if self.draining || self.asked.claims == CLAIMS_MAX || self.bytes_left() == 0 {
             return 0;
         }
         let held = u32::try_from(self.held.len()).unwrap_or(u32::MAX);
         let slots = self.max_in_flight.saturating_sub(held);
-        slots.min(UNSTARTED_MAX.saturating_sub(self.unstarted()))
+        let unstarted = UNSTARTED_MAX.saturating_sub(self.unstarted());
+        slots.min(unstarted).saturating_sub(self.asked.slots)
+    }
+
+    /// Sets so many slots aside for a claim. Answers the bytes that go with them.
+    fn ask(&mut self, slots: u32) -> usize {
+        let bytes = self.bytes_left().min(CLAIM_BYTES);
+        self.asked.claims += 1;
+        self.asked.slots += slots;
+        self.asked.bytes += bytes;
+        bytes
+    }
+
+    /// The claim is over.
+    fn answered(&mut self, ask: &Ask) {
+        self.asked.claims = self.asked.claims.saturating_sub(1);
+        self.asked.slots = self.asked.slots.saturating_sub(ask.slots);
+        self.asked.bytes = self.asked.bytes.saturating_sub(ask.bytes);
     }
 
     fn serves(&self, info: &RouteInfo) -> bool {
@@ -146,7 +179,7 @@ impl Seats {
             known_routes: HashSet::new(),
             max_in_flight: request.max_in_flight,
             held: held.collect(),
-            asked: 0,
+            asked: Asked::default(),
             draining: false,
             sender,
             freed: freed.clone(),
@@ -165,7 +198,7 @@ impl Seats {
             .unwrap_or_default();
         // They may have had something all along, with nobody to take it.
         for route in routes {
-            board.due.name(route, Moment::from_micros(0));
+            board.due.name(route, Moment::from_micros(0), MANY);
         }
         drop(board);
         self.wake.notify_one();
@@ -182,12 +215,16 @@ impl Seats {
             board.ask_about(&self.database.routes().all());
         }
         for (route, at) in &wakes.ready {
-            board.due.name(*route, *at);
+            board.due.name(*route, *at, 1);
         }
         for queue in &wakes.queues {
             for route in board.rota.routes_of(*queue) {
-                board.due.name(route, Moment::from_micros(0));
+                board.due.name(route, Moment::from_micros(0), MANY);
             }
+        }
+        for queue in &wakes.freed {
+            let Board { due, rota, .. } = &mut *board;
+            due.freed(*queue, |route| rota.queue_of(route) == Some(*queue));
         }
         for attempt_id in &wakes.ended {
             board.release(*attempt_id);
@@ -205,7 +242,7 @@ impl Seats {
             board.ask_about(&self.database.routes().all());
         }
         for d in due {
-            board.due.name(d.route, d.at);
+            board.due.name(d.route, d.at, MANY);
         }
     }
 
@@ -218,10 +255,18 @@ impl Seats {
         self.wake.notified().await;
     }
 
-    /// What to claim now, for whom; and how long nothing is due if there is nothing.
-    pub(super) fn asks(&self, node_id: &Arc<str>) -> Result<(Vec<Ask>, Named), Option<Duration>> {
+    /// What to claim now, for whom: from routes that have something, and from those that are about to get so many more
+    /// tasks. None if there is nothing to claim or nobody to take it.
+    pub(super) fn asks(
+        &self,
+        coming: &HashMap<RouteNo, u32>,
+        node_id: &Arc<str>,
+    ) -> Option<(Vec<Ask>, Named)> {
         let mut board = self.lock();
-        let due = board.due.due_now();
+        let mut due = board.due.due_now();
+        for (route, tasks) in coming {
+            due.entry(*route).or_default().expect(*tasks);
+        }
         let Board { seats, rota, .. } = &mut *board;
         let shares = rota.shares(&due, |s| seats.get(&s).map_or(0, Sitting::room));
         let mut asks = Vec::with_capacity(shares.len());
@@ -229,8 +274,6 @@ impl Seats {
             let Some(sitting) = seats.get_mut(&share.session_id) else {
                 continue;
             };
-            let slots = sitting.room();
-            sitting.asked = slots;
             asks.push(Ask {
                 holder: crate::domain::attempt::Holder {
                     principal: sitting.session.principal.clone(),
@@ -239,15 +282,19 @@ impl Seats {
                     worker_name: sitting.session.worker_name.clone(),
                 },
                 routes: share.routes,
-                slots,
-                bytes: UNSTARTED_BYTES.saturating_sub(sitting.unstarted_bytes()),
+                slots: share.slots,
+                bytes: sitting.ask(share.slots),
                 to: sitting.sender.clone(),
             });
         }
-        if asks.is_empty() {
-            return Err(board.due.wait(|route| board.rota.serves(route)));
-        }
-        Ok((asks, due))
+        (!asks.is_empty()).then_some((asks, due))
+    }
+
+    /// How long nothing is due that anybody here serves; none if that is not known.
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        let mut board = self.lock();
+        let Board { due, rota, .. } = &mut *board;
+        due.wait(|route| rota.serves(route))
     }
 
     /// Whether any session could take something.
@@ -256,15 +303,15 @@ impl Seats {
     }
 
     /// Takes the answer to a claim: slots are held from now on.
-    pub(super) fn claimed(&self, asks: &[Ask], claimed: &[Claimed], exhausted: &[RouteNo], named: &Named) {
+    pub(super) fn claimed(&self, asks: &[Ask], claims: &Claims, named: &Named) {
         let mut board = self.lock();
         for ask in asks {
             if let Some(sitting) = board.seats.get_mut(&ask.holder.session_id) {
-                sitting.asked = 0;
+                sitting.answered(ask);
                 sitting.freed.notify_one();
             }
         }
-        for one in claimed {
+        for one in &claims.claimed {
             let attempt = one.attempt();
             let remaining_ms = one.task.lease().map_or(0, |l| l.lease_until.ms_since(l.leased_at));
             let Some(sitting) = board.seats.get_mut(&one.session_id) else {
@@ -279,10 +326,19 @@ impl Seats {
             };
             sitting.held.insert(one.attempt_id, held);
             board.holders.insert(one.attempt_id, one.session_id);
+            if one.accepted.is_none() {
+                board.due.claimed(one.task.route.route, 1);
+            }
         }
-        for route in exhausted {
+        for route in &claims.exhausted {
             board.due.exhausted(*route, named);
         }
+        for route in &claims.blocked {
+            board.due.blocked(*route, named);
+        }
+        drop(board);
+        // What was set aside and not used may be of use to others.
+        self.wake.notify_one();
     }
 
     /// Hands an attempt over. If its session has gone, the lease runs out.

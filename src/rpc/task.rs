@@ -1,6 +1,7 @@
 //! TaskService: submit, look, wait, read the history.
 
 mod batch;
+mod list;
 mod wait;
 
 use std::sync::Arc;
@@ -65,6 +66,12 @@ impl Tasks {
         // The result may have been read along; only the view says what is shown.
         Ok(task.map(|task| if full { task } else { basic(task) }))
     }
+
+    /// A task that was there a moment ago. If its retention ended meanwhile, it is as if it had ended before.
+    async fn present(&self, task_id: TaskId) -> Result<proto::Task, Status> {
+        let task = self.read(task_id, TaskView::Basic).await?;
+        task.ok_or_else(|| status(&Rejection::TaskNotFound(task_id)))
+    }
 }
 
 #[tonic::async_trait]
@@ -116,6 +123,13 @@ impl TaskService for Tasks {
             Some(task) => Ok(Response::new(proto::LookupTaskResponse { task: Some(task) })),
             None => Err(status(&Rejection::KeyNotFound(key))),
         }
+    }
+
+    async fn list_tasks(
+        &self,
+        request: Request<proto::ListTasksRequest>,
+    ) -> Result<Response<proto::ListTasksResponse>, Status> {
+        self.list(request.into_inner()).await.map(Response::new)
     }
 
     async fn wait_task(
@@ -176,7 +190,7 @@ impl TaskService for Tasks {
         let receipt = receipt.map_err(|f| status(&f))?;
         Ok(Response::new(proto::CancelTaskResponse {
             receipt: Some(convert::operator_receipt(&receipt)),
-            task: self.read(task_id, TaskView::Basic).await?,
+            task: Some(self.present(task_id).await?),
         }))
     }
 
@@ -198,7 +212,7 @@ impl TaskService for Tasks {
         let receipt = self.engine.resolve_task(task_id, resolution, by).await.map_err(|f| status(&f))?;
         Ok(Response::new(proto::ResolveTaskResponse {
             receipt: Some(convert::operator_receipt(&receipt)),
-            task: self.read(task_id, TaskView::Basic).await?,
+            task: Some(self.present(task_id).await?),
         }))
     }
 }

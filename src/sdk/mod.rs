@@ -12,6 +12,7 @@ mod endpoint;
 mod error;
 mod operate;
 mod queues;
+mod shutdown;
 mod submit;
 mod worker;
 
@@ -19,6 +20,7 @@ pub use client::{Client, ClientBuilder, DEFAULT_CALL_TIMEOUT, DEFAULT_URL};
 pub use error::{Error, ErrorKind, FieldViolation};
 pub use operate::Operated;
 pub use queues::QueueStatus;
+pub use shutdown::shutdown_signal;
 pub use submit::{DEFAULT_PAYLOAD_VERSION, Submit, Submitted};
 pub use worker::{
     CancelReason, Context, DEFAULT_DRAIN_LIMIT, DEFAULT_RESULT_BYTES_MAX, DEFAULT_SLOTS, Failure, Report,

@@ -1,6 +1,9 @@
 //! A server inside the calling process.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::{
+    fmt,
+    net::{Ipv4Addr, SocketAddr},
+};
 
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -15,9 +18,10 @@ const QUEUE: &str = "default";
 /// For examples and tests.
 ///
 /// Dropping it begins the shutdown without waiting for its end; [`shutdown`](Self::shutdown) waits.
-#[derive(Debug)]
 pub struct Embedded {
     url: String,
+    #[cfg(feature = "testing")]
+    database: crate::store::Database,
     shutdown: CancellationToken,
     serving: JoinHandle<Result<(), StartError>>,
 }
@@ -40,8 +44,11 @@ impl Embedded {
         config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         config.migrate = true;
 
-        let server = Server::start(config).await?;
+        // Boxed: nested a few times more, its type would be too deep for the compiler of whoever embeds it.
+        let server = Box::pin(Server::start(config)).await?;
         let url = format!("http://{}", server.local_addr());
+        #[cfg(feature = "testing")]
+        let database = server.engine.database().clone();
         let shutdown = CancellationToken::new();
         let stop = shutdown.clone();
         let serving = TaskTracker::new().spawn(async move {
@@ -50,12 +57,25 @@ impl Embedded {
             drop(directory);
             outcome
         });
-        Ok(Self { url, shutdown, serving })
+        Ok(Self {
+            url,
+            #[cfg(feature = "testing")]
+            database,
+            shutdown,
+            serving,
+        })
     }
 
     /// The address for clients and workers, `http://127.0.0.1:port`.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Ends all leases that there are, now; answers how many.
+    #[cfg(feature = "testing")]
+    pub(crate) async fn expire_leases(&self) -> Result<u64, StartError> {
+        let expired = self.database.expire_leases().await;
+        expired.map_err(|error| StartError::Engine(super::error::one_line(&error)))
     }
 
     /// Ends it within 10 s and removes its database.
@@ -65,6 +85,12 @@ impl Embedded {
             Ok(served) => served,
             Err(error) => Err(StartError::Serve(super::error::one_line(&error))),
         }
+    }
+}
+
+impl fmt::Debug for Embedded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Embedded").field("url", &self.url).finish_non_exhaustive()
     }
 }
 

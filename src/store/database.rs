@@ -43,7 +43,7 @@ impl Default for DatabaseOptions {
 pub enum Access {
     /// To serve: an SQLite file is made if it is missing, and locked against other servers.
     Serve,
-    /// To look, also beside a running server.
+    /// To look, also beside a running server and at a file that cannot be written.
     Inspect,
 }
 
@@ -119,19 +119,25 @@ struct Pools {
 #[derive(Clone)]
 enum Target {
     MySql { url: String },
-    Sqlite { path: PathBuf },
+    Sqlite { path: PathBuf, access: Access },
 }
 
-/// Pool sizes and time-outs.
-struct PoolSize(u32);
+/// What connections are for.
+#[derive(Clone, Copy)]
+enum Purpose {
+    /// A lane's own: given up after any doubt, so that nothing of an earlier transaction is left on it.
+    Lane,
+    /// So many, borrowed by whoever needs one.
+    Pool(u32),
+}
 
 impl Database {
     /// Opens `mysql://…` or `sqlite:path`.
     pub async fn open(url: &str, options: DatabaseOptions) -> Result<Self, OpenError> {
-        let target = Target::parse(url)?;
+        let target = Target::parse(url, options.access)?;
         let lock_file = match &target {
-            Target::Sqlite { path } if options.access == Access::Serve => Some(lock(path)?),
-            Target::Sqlite { path } if !path.exists() => {
+            Target::Sqlite { path, access: Access::Serve } => Some(lock(path)?),
+            Target::Sqlite { path, access: Access::Inspect } if !path.exists() => {
                 return Err(OpenError::File { path: path.clone(), why: "there is no such file".to_owned() });
             }
             Target::Sqlite { .. } | Target::MySql { .. } => None,
@@ -267,7 +273,7 @@ impl Database {
 
     /// A connection for one lane.
     pub(super) async fn lane_connection(&self) -> Result<DatabaseConnection, Fault> {
-        Ok(self.inner.target.connect(&PoolSize(1)).await?)
+        Ok(self.inner.target.connect(Purpose::Lane).await?)
     }
 
     /// Closes a connection that is given up, without waiting for it.
@@ -279,7 +285,7 @@ impl Database {
 }
 
 impl Target {
-    fn parse(url: &str) -> Result<Self, OpenError> {
+    fn parse(url: &str, access: Access) -> Result<Self, OpenError> {
         if let Some(path) = url.strip_prefix("sqlite://").or_else(|| url.strip_prefix("sqlite:")) {
             let path = path.split('?').next().unwrap_or_default();
             if path.is_empty() || path == ":memory:" {
@@ -287,7 +293,7 @@ impl Target {
                     "names no SQLite file (memory databases are not supported)".into(),
                 ));
             }
-            return Ok(Self::Sqlite { path: path.into() });
+            return Ok(Self::Sqlite { path: path.into(), access });
         }
         if !url.starts_with("mysql://") {
             return Err(OpenError::BadUrl("must begin with mysql:// or sqlite:".into()));
@@ -315,26 +321,30 @@ impl Target {
                 let rest = rest.trim_start_matches("mysql://");
                 rest.split('?').next().unwrap_or(rest).to_owned()
             }
-            Self::Sqlite { path } => path.display().to_string(),
+            Self::Sqlite { path, .. } => path.display().to_string(),
         }
     }
 
     async fn pools(&self, read_connections: u32) -> Result<Pools, DbErr> {
-        let reads = self.connect(&PoolSize(read_connections)).await?;
+        let reads = self.connect(Purpose::Pool(read_connections)).await?;
         let writes = match self {
             Self::MySql { .. } => reads.clone(),
-            Self::Sqlite { .. } => self.connect(&PoolSize(1)).await?,
+            Self::Sqlite { .. } => self.connect(Purpose::Pool(1)).await?,
         };
         Ok(Pools { reads, writes })
     }
 
-    async fn connect(&self, size: &PoolSize) -> Result<DatabaseConnection, DbErr> {
+    async fn connect(&self, purpose: Purpose) -> Result<DatabaseConnection, DbErr> {
+        let size = match purpose {
+            Purpose::Lane => 1,
+            Purpose::Pool(size) => size,
+        };
         let mut options = ConnectOptions::new(match self {
             Self::MySql { url } => url.clone(),
             Self::Sqlite { .. } => "sqlite::memory:".to_owned(),
         });
         options
-            .max_connections(size.0)
+            .max_connections(size)
             .min_connections(0)
             .acquire_timeout(Duration::from_secs(4))
             .connect_timeout(Duration::from_secs(4))
@@ -345,8 +355,8 @@ impl Target {
         match self {
             Self::MySql { .. } => {
                 options.map_sqlx_mysql_opts(|o| o.statement_cache_capacity(1_024));
-                options.map_sqlx_mysql_pool_opts(|pool| {
-                    pool.after_connect(|connection, _| {
+                options.map_sqlx_mysql_pool_opts(move |pool| {
+                    let pool = pool.after_connect(|connection, _| {
                         Box::pin(async move {
                             // Strict whatever the server's default: a value that does not fit must fail, not be cut.
                             // A node that vanishes without a word must not keep its locks for hours.
@@ -359,24 +369,34 @@ impl Target {
                             connection.execute(isolation).await?;
                             Ok(())
                         })
-                    })
-                    // A transaction whose future was dropped while it began must not reach the next borrower.
-                    .after_release(|connection, _| {
-                        Box::pin(async move { connection.execute("ROLLBACK").await.map(|_| true) })
-                    })
+                    });
+                    match purpose {
+                        Purpose::Lane => pool,
+                        // A transaction whose future was dropped while it began must not reach the next borrower.
+                        Purpose::Pool(_) => pool.after_release(|connection, _| {
+                            Box::pin(async move { connection.execute("ROLLBACK").await.map(|_| true) })
+                        }),
+                    }
                 });
             }
-            Self::Sqlite { path } => {
-                let path = path.clone();
+            Self::Sqlite { path, access } => {
+                let (path, access) = (path.clone(), *access);
                 options.map_sqlx_sqlite_opts(move |o| {
-                    o.filename(&path)
+                    let o = o
+                        .filename(&path)
                         .in_memory(false)
                         .shared_cache(false)
-                        .create_if_missing(true)
-                        .journal_mode(SqliteJournalMode::Wal)
-                        .synchronous(SqliteSynchronous::Full)
                         .busy_timeout(Duration::from_secs(5))
-                        .statement_cache_capacity(1_024)
+                        .statement_cache_capacity(1_024);
+                    match access {
+                        Access::Serve => o
+                            .create_if_missing(true)
+                            .journal_mode(SqliteJournalMode::Wal)
+                            .synchronous(SqliteSynchronous::Full),
+                        // A file without a WAL beside it is nobody's now. SQLite would make one even to read, which a
+                        // read-only folder does not allow and which would stay.
+                        Access::Inspect => o.read_only(true).immutable(!beside(&path, "-wal").exists()),
+                    }
                 });
             }
         }
@@ -403,8 +423,8 @@ impl Target {
     }
 
     fn open_error(&self, place: &str, error: &DbErr) -> OpenError {
-        if let Self::Sqlite { path } = self {
-            return OpenError::File { path: path.clone(), why: sqlite_reason(error) };
+        if let Self::Sqlite { path, access } = self {
+            return OpenError::File { path: path.clone(), why: sqlite_reason(error, *access) };
         }
         let place = place.to_owned();
         let sqlx_error = match error {
@@ -429,24 +449,35 @@ impl Target {
     }
 }
 
-fn sqlite_reason(error: &DbErr) -> String {
+fn sqlite_reason(error: &DbErr, access: Access) -> String {
     let text = error.to_string();
     if text.contains("readonly") || text.contains("read-only") {
         "it is read-only".to_owned()
     } else if text.contains("not a database") {
         "it is not an SQLite database".to_owned()
+    } else if access == Access::Inspect {
+        "it cannot be read; may this user do that?".to_owned()
     } else {
         "it cannot be opened for writing; does its folder exist, and may this user write there?".to_owned()
     }
 }
 
+/// A file of the same name with an ending.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
 /// Locks `<file>.lock`, so that a second server fails instead of fighting.
 fn lock(path: &Path) -> Result<File, OpenError> {
-    let mut lock_path = path.as_os_str().to_owned();
-    lock_path.push(".lock");
     let file_error = |e: std::io::Error| OpenError::File { path: path.to_owned(), why: e.to_string() };
-    let file =
-        File::options().create(true).truncate(false).write(true).open(lock_path).map_err(file_error)?;
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(beside(path, ".lock"))
+        .map_err(file_error)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::FileInUse(path.to_owned())),

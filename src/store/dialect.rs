@@ -27,8 +27,9 @@ pub(super) enum Kind {
     Int,
 }
 
-/// Sizes of multi-row statements.
-const BUCKETS: [usize; 9] = [256, 128, 64, 32, 16, 8, 4, 2, 1];
+/// Sizes of multi-row statements: fine enough that any number of rows takes two or three, and few enough that the server
+/// keeps them all prepared.
+const BUCKETS: [usize; 18] = [256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 7, 6, 5, 4, 3, 2, 1];
 
 /// The most rows of one statement.
 pub(super) const ROWS_MAX: usize = 256;
@@ -83,6 +84,14 @@ impl Dialect {
         match self {
             Self::MySql | Self::MariaDb => " FORCE INDEX (PRIMARY)",
             Self::Sqlite => "",
+        }
+    }
+
+    /// Keeps the optimizer to one index.
+    pub(super) fn force_index(self, name: &str) -> String {
+        match self {
+            Self::MySql | Self::MariaDb => format!(" FORCE INDEX ({name})"),
+            Self::Sqlite => format!(" INDEXED BY {name}"),
         }
     }
 
@@ -146,13 +155,24 @@ impl Dialect {
         self.statement(sql, values)
     }
 
-    /// Deletes rows by key.
+    /// Deletes rows by primary key, or by its beginning.
     pub(super) fn delete(self, table: &str, keys: &[(&str, Kind)], rows: Vec<Vec<Value>>) -> Statement {
+        self.delete_by("PRIMARY", table, keys, rows)
+    }
+
+    /// Deletes rows by the key of an index, or by its beginning.
+    pub(super) fn delete_by(
+        self,
+        index: &str,
+        table: &str,
+        keys: &[(&str, Kind)],
+        rows: Vec<Vec<Value>>,
+    ) -> Statement {
         let (size, values) = padded(rows, keys);
         let names: Vec<String> = keys.iter().map(|(n, _)| format!("k_{n}")).collect();
         let sql = match self {
             Self::MySql | Self::MariaDb => format!(
-                "DELETE t FROM ({}) AS v STRAIGHT_JOIN {table} AS t FORCE INDEX (PRIMARY) ON {}",
+                "DELETE t FROM ({}) AS v STRAIGHT_JOIN {table} AS t FORCE INDEX ({index}) ON {}",
                 self.derived_rows(keys, &names, size),
                 join(keys, " AND ", |name| format!("t.{name} = v.k_{name}")),
             ),

@@ -71,6 +71,14 @@ impl Database {
         self.extend_leases(terms, Moment::from_micros(last_seen)).await.map(LastSeen::Extended)
     }
 
+    /// Ends all leases that there are, as of when the nodes were last seen: no outage that is noticed later revives them.
+    /// Answers how many.
+    #[cfg(feature = "testing")]
+    pub(crate) async fn expire_leases(&self) -> Result<u64, Fault> {
+        let sql = "UPDATE leases SET lease_until = (SELECT last_seen FROM cluster WHERE id = 1)";
+        self.write(self.dialect().statement(sql, vec![])).await
+    }
+
     /// Gives every lease that was alive at `last_seen` a full new term, in one transaction that only one node wins. The
     /// attempt's time and the deadline still cap it. Answers how many leases that were.
     pub(super) async fn extend_leases(&self, terms: LeaseTerms, last_seen: Moment) -> Result<u64, Fault> {

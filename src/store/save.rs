@@ -199,9 +199,10 @@ impl Saver<'_> {
                 stored.digest.0.to_vec().into(),
                 stored.answer.to_json().into(),
                 ws.now.micros().into(),
+                stored.answer.task_id().map(|id| id.0).into(),
             ])
         });
-        let columns = &["principal", "request_id", "kind", "digest", "answer", "created_at"];
+        let columns = &["principal", "request_id", "kind", "digest", "answer", "created_at", "task_id"];
         self.insert("requests", columns, rows.collect()).await
     }
 

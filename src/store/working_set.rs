@@ -3,7 +3,10 @@
 //! Commands change it one after another through a few verbs. A refused command must not have changed it, so commands
 //! decide first and write down last.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use crate::domain::{
     attempt::EndedAttempt,
@@ -81,7 +84,9 @@ pub(super) struct QueueEntry {
 pub struct Wakes {
     /// Tasks became claimable on these routes, from that moment on.
     pub ready: Vec<(RouteNo, Moment)>,
-    /// These queues have permits to give, or are open, again.
+    /// Permits of these queues are free again.
+    pub freed: Vec<QueueNo>,
+    /// These queues changed: they may be open again, or give more permits.
     pub queues: Vec<QueueNo>,
     /// These attempts ended.
     pub ended: Vec<AttemptId>,
@@ -101,6 +106,8 @@ pub struct WorkingSet {
     pub(super) keys: HashMap<(Arc<str>, String), KeyHit>,
     pub(super) claim_queues: HashMap<QueueNo, ClaimQueue>,
     pub(super) candidates: HashMap<RouteNo, Vec<TaskId>>,
+    /// Tasks accepted in this transaction that can be claimed at once, oldest first.
+    fresh: HashMap<RouteNo, VecDeque<TaskId>>,
     pub(super) queues: HashMap<String, QueueEntry>,
     pub(super) requests: HashMap<(Arc<str>, RequestId), StoredRequest>,
     pub(super) new_requests: Vec<(Arc<str>, RequestId)>,
@@ -119,6 +126,7 @@ impl WorkingSet {
             keys: HashMap::new(),
             claim_queues: HashMap::new(),
             candidates: HashMap::new(),
+            fresh: HashMap::new(),
             queues: HashMap::new(),
             requests: HashMap::new(),
             new_requests: Vec::new(),
@@ -208,19 +216,33 @@ impl WorkingSet {
         let key = (submission.principal.clone(), submission.idempotency_key.clone());
         self.keys.insert(key, KeyHit { task_id: id, digest });
         self.events.push((id, event));
+        if matches!(task.state, State::Waiting { available_at } if available_at <= self.now) {
+            self.fresh.entry(task.route.route).or_default().push_back(id);
+        }
         let accepted = Some((submission, digest));
         let entry = Entry { loaded: None, task, accepted, ended: HashMap::new(), books: HashMap::new() };
         self.tasks.insert(id, entry);
     }
 
-    /// Takes the next candidate of a route: locked, waiting and due when it was looked for. None if there is no more, or
-    /// the queue is paused or has no permit left.
+    /// What a task was accepted from, if that was in this transaction.
+    pub fn submission(&self, id: TaskId) -> Option<Arc<Submission>> {
+        let accepted = self.tasks.get(&id)?.accepted.as_ref();
+        accepted.map(|(submission, _)| submission.clone())
+    }
+
+    /// Whether a queue that claims look at is paused, or has no permit left.
+    pub fn gives_nothing(&self, queue: QueueNo) -> bool {
+        self.claim_queues.get(&queue).is_none_or(|q| !q.open || q.free == Some(0))
+    }
+
+    /// Takes the next candidate of a route: locked, waiting and due when it was looked for, or accepted in this very
+    /// transaction. None if there is no more, or the queue is paused or has no permit left.
     pub fn next_candidate(&mut self, route: RouteNo, queue: QueueNo) -> Option<Task> {
-        let queue = self.claim_queues.get(&queue)?;
-        if !queue.open || queue.free == Some(0) {
+        if self.gives_nothing(queue) {
             return None;
         }
-        let id = self.candidates.get_mut(&route)?.pop()?;
+        let waited = self.candidates.get_mut(&route).and_then(Vec::pop);
+        let id = waited.or_else(|| self.fresh.get_mut(&route)?.pop_front())?;
         self.tasks.get(&id).map(|e| e.task.clone())
     }
 
@@ -280,14 +302,14 @@ impl WorkingSet {
                 wakes.canceled.extend(canceled_attempt(&entry.task).map(|attempt_id| (attempt_id, reason)));
             }
             if before.is_some_and(|b| b.lease().is_some()) && entry.task.lease().is_none() {
-                wakes.queues.push(entry.task.route.queue);
+                wakes.freed.push(entry.task.route.queue);
             }
         }
         wakes.ended.extend(self.ended.iter().map(|(_, e)| e.lease.attempt_id));
         let changed = self.queues.values().filter(|e| e.loaded.as_ref() != Some(&e.queue));
         wakes.queues.extend(changed.map(|e| e.queue.no));
-        wakes.queues.sort_unstable();
-        wakes.queues.dedup();
+        wakes.freed.sort_unstable();
+        wakes.freed.dedup();
         wakes
     }
 }

@@ -4,13 +4,13 @@ use std::{sync::Arc, thread, time::Duration};
 
 use orbit::{
     proto::{
-        AttemptRef, CommandResult, Dispatch, Disposition, Finish, Hello, LeaseStatus, Pong, Receipt, Renewed,
-        RenewedLease, Start, Welcome, WorkerRequest, WorkerResponse,
+        AttemptRef, CommandResult, Dispatch, Disposition, Drain, Finish, Hello, LeaseStatus, Pong, Receipt,
+        Renewed, RenewedLease, Start, Welcome, WorkerRequest, WorkerResponse,
         worker_request::Message,
         worker_response::Message as Answer,
         worker_service_server::{WorkerService, WorkerServiceServer},
     },
-    sdk::{Client, Context, Failure, Worker, WorkerBuilder},
+    sdk::{Client, Context, Failure, Report, Worker, WorkerBuilder, WorkerHandle},
 };
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -217,6 +217,15 @@ pub(crate) fn dispatch(id: &str, handler: &str, payload: &str) -> Dispatch {
         attempt_timeout_ms: 60_000,
         ..Dispatch::default()
     }
+}
+
+/// Drains the worker and ends its stream when it asks for that, as the server does when nothing is in flight.
+pub(crate) async fn drained(worker: WorkerHandle, mut session: Session) -> Report {
+    let farewell = async {
+        assert_eq!(session.frame().await, Some(Message::Drain(Drain {})));
+        drop(session);
+    };
+    tokio::join!(worker.drain(PATIENCE), farewell).0.unwrap()
 }
 
 /// Doubles a number.

@@ -7,13 +7,13 @@ use std::{
 };
 
 use orbit::{
-    proto::{Disposition, Outcome, worker_request::Message},
+    proto::{Disposition, Drain, Outcome, worker_request::Message},
     sdk::{CancelReason, Client, Context, ErrorKind, Failure, Worker},
 };
 use tokio::sync::{Notify, oneshot};
 use tonic::Code;
 
-use super::fake_worker::{FakeServer, Gate, LOST, double};
+use super::fake_worker::{FakeServer, Gate, LOST, double, drained};
 
 #[tokio::test]
 async fn the_hello_declares_what_the_worker_was_built_with() {
@@ -57,13 +57,31 @@ async fn a_drain_lets_handlers_end_and_has_every_report_confirmed() {
         gate.open.notify_one();
         let finish = session.finish().await;
         session.accept(&finish.message_id, Disposition::Evidence, LOST).await;
-        assert_eq!(session.frame().await, None);
+        // The server ends the stream when nothing is in flight.
     };
     let (report, ()) = tokio::join!(worker, play);
     let report = report.unwrap();
     assert!(report.drained);
     assert_eq!((report.started, report.confirmed, report.running, report.evidence), (3, 3, 0, 1));
     assert_eq!((report.refused, report.unconfirmed), (0, 0));
+}
+
+#[tokio::test]
+async fn a_worker_with_nothing_to_do_leaves_when_the_server_has_ended_its_stream() {
+    let mut server = FakeServer::start();
+    let worker = server.worker().handler("double", "v1", double).build().unwrap().start().unwrap();
+    let mut session = server.session().await;
+    let play = async {
+        assert_eq!(session.frame().await, Some(Message::Drain(Drain {})));
+        // Claimed before the server saw the drain, and still on its way: it would have to wait for its lease to end.
+        session.run("a", "double", "1").await;
+        let finish = session.finish().await;
+        session.accept(&finish.message_id, Disposition::Applied, LOST).await;
+        drop(session);
+    };
+    let (report, ()) = tokio::join!(worker.drain(Duration::from_secs(20)), play);
+    let report = report.unwrap();
+    assert_eq!((report.drained, report.started, report.confirmed), (true, 1, 1));
 }
 
 #[tokio::test]
@@ -161,7 +179,7 @@ fn handlers_that_block_all_threads_of_their_runtime_do_not_stop_renewals_or_ping
             let finish = session.finish().await;
             session.accept(&finish.message_id, Disposition::Applied, LOST).await;
         }
-        assert!(worker.drain(Duration::from_secs(5)).await.unwrap().drained);
+        assert!(drained(worker, session).await.drained);
     });
     thread::spawn(move || drop(handlers));
 }
@@ -186,6 +204,6 @@ async fn a_thousand_handlers_run_at_once() {
         let finish = session.finish().await;
         session.accept(&finish.message_id, Disposition::Applied, LOST).await;
     }
-    let report = worker.drain(Duration::from_secs(5)).await.unwrap();
+    let report = drained(worker, session).await;
     assert_eq!((report.drained, report.started, report.confirmed), (true, 1_000, 1_000));
 }

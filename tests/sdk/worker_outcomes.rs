@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use orbit::{
-    proto::{Disposition, Finish, Outcome},
+    proto::{Disposition, Drain, Finish, Outcome, worker_request::Message},
     sdk::{Context, Failure},
 };
 use tokio::sync::oneshot;
@@ -55,7 +55,7 @@ async fn reported(handler: &str, payload: &str) -> Finish {
         let finish = session.finish().await;
         session.accept(&finish.message_id, Disposition::Applied, LOST).await;
         drop(stop);
-        while session.frame().await.is_some() {}
+        assert_eq!(session.frame().await, Some(Message::Drain(Drain {})));
         finish
     };
     let (report, finish) = tokio::join!(worker, play);

@@ -37,7 +37,7 @@ fn reason(result: &BatchSubmitTasksResult) -> (Code, String) {
 on_every_database! {
     async fn a_batch_that_is_sent_again_makes_nothing_twice(database: TestDatabase) {
         let server = Server::start(&database).await.with_queue().await;
-        let batch: Vec<_> = (0..1_000).map(|n| submit_request(&n.to_string())).collect();
+        let batch: Vec<_> = (0..1_000).map(|n| submit_request(n.to_string())).collect();
         let (first, meanwhile) = tokio::join!(submit(&server, batch.clone()), submit(&server, batch.clone()));
         let again = submit(&server, batch.clone()).await;
         let (mut made, mut ids) = (0, Vec::new());
@@ -66,7 +66,7 @@ on_every_database! {
         let same_key = SubmitTaskRequest { payload: "2".to_owned(), ..good.clone() };
         let no_queue = SubmitTaskRequest { queue_id: "nowhere".to_owned(), ..submit_request("3") };
         let no_json = submit_request("{");
-        let too_large = submit_request(&format!("\"{}\"", "x".repeat(1024 * 1024)));
+        let too_large = submit_request(format!("\"{}\"", "x".repeat(1024 * 1024)));
         let batch = vec![good.clone(), no_json, same_key, no_queue, too_large, good, submit_request("4")];
         let results = submit(&server, batch).await;
         assert!(!submitted(&results[0]).replayed);
@@ -86,7 +86,7 @@ on_every_database! {
     async fn what_is_no_batch_is_refused_whole(database: TestDatabase) {
         let server = Server::start(&database).await.with_queue().await;
         for count in [0, 1_001] {
-            let tasks = (0..count).map(|n| submit_request(&n.to_string())).collect();
+            let tasks = (0..count).map(|n| submit_request(n.to_string())).collect();
             let answer = server.tasks().batch_submit_tasks(BatchSubmitTasksRequest { tasks }).await;
             let status = answer.expect_err("no batch");
             assert_eq!(status.code(), Code::InvalidArgument);

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
@@ -6,14 +8,12 @@ use crate::{
         attempt::Holder,
         decide::claim,
         ids::{AttemptId, Route, RouteNo, SessionId},
-        rejection::Rejection,
+        submission::Submission,
         task::Task,
     },
     engine::SeatEvent,
     store::{Needs, WorkingSet},
 };
-
-use super::{Class, Command};
 
 /// Claims tasks for several sessions at once, turn and turn about.
 pub(in crate::engine) struct Claim {
@@ -47,14 +47,24 @@ pub(in crate::engine) struct Claimed {
     pub(in crate::engine) attempt_id: AttemptId,
     /// The task, LEASED.
     pub(in crate::engine) task: Task,
+    /// What it was accepted from, if that was in the same transaction.
+    pub(in crate::engine) accepted: Option<Arc<Submission>>,
 }
 
-impl Command for Claim {
-    /// What was claimed, and the routes that had no more to give.
-    type Reply = (Vec<Claimed>, Vec<RouteNo>);
-    const CLASS: Class = Class::Work;
+/// What a claim brought.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Claims {
+    /// What was claimed.
+    pub(in crate::engine) claimed: Vec<Claimed>,
+    /// The routes that had no more to give.
+    pub(in crate::engine) exhausted: Vec<RouteNo>,
+    /// The routes whose queues give nothing more: paused, or without a permit left.
+    pub(in crate::engine) blocked: Vec<Route>,
+}
 
-    fn needs(&self, needs: &mut Needs) {
+impl Claim {
+    /// Says what it needs.
+    pub(in crate::engine) fn needs(&self, needs: &mut Needs) {
         for ask in &self.asks {
             for route in &ask.routes {
                 needs.claim(route.route, route.queue, ask.slots);
@@ -62,24 +72,24 @@ impl Command for Claim {
         }
     }
 
-    fn apply(&mut self, ws: &mut WorkingSet) -> Result<Self::Reply, Rejection> {
-        let mut claimed = Vec::new();
-        let mut exhausted: Vec<RouteNo> = Vec::new();
+    /// Claims what waited, then what was accepted before it in the same transaction.
+    pub(in crate::engine) fn apply(&self, ws: &mut WorkingSet) -> Claims {
+        let mut claims = Claims::default();
         // Whoever left while this waited for its turn, or for the database, would only burn a task's budget.
         let mut open: Vec<Ask> = self.asks.iter().filter(|ask| !ask.to.is_closed()).cloned().collect();
         // One task for each session in turn, so that work spreads.
         while !open.is_empty() {
             open.retain_mut(|ask| {
-                let Some(one) = claim_one(ask, self.start_window_ms, ws, &mut exhausted) else {
+                let Some(one) = claim_one(ask, self.start_window_ms, ws, &mut claims) else {
                     return false;
                 };
                 ask.slots -= 1;
                 ask.bytes = ask.bytes.saturating_sub(one.task.payload_bytes as usize);
-                claimed.push(one);
+                claims.claimed.push(one);
                 ask.slots > 0 && ask.bytes > 0
             });
         }
-        Ok((claimed, exhausted))
+        claims
     }
 }
 
@@ -87,13 +97,15 @@ fn claim_one(
     ask: &mut Ask,
     start_window_ms: u32,
     ws: &mut WorkingSet,
-    exhausted: &mut Vec<RouteNo>,
+    claims: &mut Claims,
 ) -> Option<Claimed> {
     let actor = ws.actor(&ask.holder.principal, Some(ask.holder.session_id));
     while let Some(route) = ask.routes.first().copied() {
         let Some(task) = ws.next_candidate(route.route, route.queue) else {
-            if !exhausted.contains(&route.route) {
-                exhausted.push(route.route);
+            if ws.gives_nothing(route.queue) {
+                claims.blocked.push(route);
+            } else {
+                claims.exhausted.push(route.route);
             }
             ask.routes.remove(0);
             continue;
@@ -103,12 +115,12 @@ fn claim_one(
         let Ok(transition) = claim(&task, attempt_id, &ask.holder, start_window_ms, ws.now(), &actor) else {
             continue;
         };
-        let task = transition.task.clone();
+        let (task, accepted) = (transition.task.clone(), ws.submission(transition.task.id));
         ws.apply(transition);
         ws.permit_taken(route.queue);
         // The next one from another route, if there is one.
         ask.routes.rotate_left(1);
-        return Some(Claimed { session_id: ask.holder.session_id, attempt_id, task });
+        return Some(Claimed { session_id: ask.holder.session_id, attempt_id, task, accepted });
     }
     None
 }

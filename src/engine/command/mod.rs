@@ -14,7 +14,7 @@ mod submit;
 use tokio::sync::oneshot;
 
 pub(super) use cancel::CancelTask;
-pub(super) use claim::{Ask, Claim, Claimed};
+pub(super) use claim::{Ask, Claim, Claimed, Claims};
 pub(super) use finish::FinishAttempt;
 pub(super) use lapse::{Lapse, Lapsed};
 pub(super) use queue::{ChangeQueue, CreateQueue};
@@ -26,7 +26,7 @@ pub(super) use submit::Submit;
 pub use submit::Submitted;
 
 use crate::{
-    domain::rejection::Rejection,
+    domain::{ids::RouteNo, rejection::Rejection},
     store::{Needs, WorkingSet},
 };
 
@@ -37,7 +37,7 @@ use super::Failure;
 pub(crate) enum Class {
     /// From workers, and from operators: never refused.
     Message,
-    /// From the node itself: claims and reclaims.
+    /// From the node itself: reclaims.
     Work,
     /// New work: refused when too much waits.
     Submit,
@@ -53,6 +53,11 @@ pub(crate) trait Command: Send + 'static {
     /// Bytes of text it carries.
     fn bytes(&self) -> usize {
         0
+    }
+
+    /// The route on which it brings a task that can be claimed at once.
+    fn brings(&self) -> Option<RouteNo> {
+        None
     }
 
     /// Says what it needs.
@@ -80,7 +85,12 @@ impl<C: Command> Job<C> {
 /// A [`Job`] of any command.
 pub(super) trait LaneJob: Send {
     fn bytes(&self) -> usize;
-    fn is_abandoned(&self) -> bool;
+    fn brings(&self) -> Option<RouteNo> {
+        None
+    }
+    fn is_abandoned(&self) -> bool {
+        false
+    }
     fn needs(&self, needs: &mut Needs);
     fn apply(&mut self, ws: &mut WorkingSet);
     fn deliver(self: Box<Self>);
@@ -92,6 +102,10 @@ impl<C: Command> LaneJob for Job<C> {
         self.command.bytes()
     }
 
+    fn brings(&self) -> Option<RouteNo> {
+        self.command.brings()
+    }
+
     fn is_abandoned(&self) -> bool {
         self.reply.is_closed()
     }
@@ -101,10 +115,7 @@ impl<C: Command> LaneJob for Job<C> {
     }
 
     fn apply(&mut self, ws: &mut WorkingSet) {
-        // A claim that nobody waits for any more would lease tasks to nobody.
-        if C::CLASS != Class::Work || !self.reply.is_closed() {
-            self.answer = Some(self.command.apply(ws));
-        }
+        self.answer = Some(self.command.apply(ws));
     }
 
     fn deliver(self: Box<Self>) {

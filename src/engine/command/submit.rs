@@ -6,7 +6,7 @@ use crate::{
     domain::{
         decide::{Acceptance, accept},
         digest::Digest,
-        ids::{Route, TaskId},
+        ids::{Route, RouteNo, TaskId},
         rejection::Rejection,
         submission::Submission,
     },
@@ -19,7 +19,8 @@ use super::{Class, Command};
 pub(crate) struct Submit {
     submission: Arc<Submission>,
     digest: Digest,
-    task_id: TaskId,
+    /// A UUIDv7. The time in it gives way to that of the acceptance.
+    random: Uuid,
     admission: Result<Route, Rejection>,
 }
 
@@ -51,7 +52,7 @@ impl Submit {
     /// `admission` says where a new task waits, or what stands against one.
     pub(crate) fn new(submission: Submission, admission: Result<Route, Rejection>) -> Self {
         let digest = submission.digest();
-        Self { submission: Arc::new(submission), digest, task_id: TaskId(Uuid::now_v7()), admission }
+        Self { submission: Arc::new(submission), digest, random: Uuid::now_v7(), admission }
     }
 }
 
@@ -61,6 +62,11 @@ impl Command for Submit {
 
     fn bytes(&self) -> usize {
         self.submission.payload.as_str().len() + 1_000
+    }
+
+    fn brings(&self) -> Option<RouteNo> {
+        let route = self.admission.as_ref().ok().filter(|_| self.submission.not_before.is_none());
+        route.map(|route| route.route)
     }
 
     fn needs(&self, needs: &mut Needs) {
@@ -77,7 +83,8 @@ impl Command for Submit {
             let value = submission.idempotency_key.clone();
             return Err(Rejection::IdempotencyConflict { field: "idempotency_key", value });
         }
-        let acceptance = Acceptance { task_id: self.task_id, route: self.admission.clone()? };
+        let task_id = TaskId::accepted_at(ws.now(), self.random);
+        let acceptance = Acceptance { task_id, route: self.admission.clone()? };
         let transition = accept(submission, &acceptance, ws.now(), &ws.actor(&submission.principal, None))?;
         let record = TaskRecord::accepted(submission, transition.task.clone());
         ws.accept(submission.clone(), self.digest, transition);

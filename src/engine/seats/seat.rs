@@ -47,7 +47,7 @@ impl Seat {
     /// Attempts it holds, those on their way included.
     pub fn in_flight(&self) -> usize {
         let board = self.seats.lock();
-        board.seats.get(&self.session_id).map_or(0, |s| s.held.len() + s.asked as usize)
+        board.seats.get(&self.session_id).map_or(0, |s| s.held.len() + s.asked.slots as usize)
     }
 
     /// Resolves when it holds nothing, after [`Seat::drain`].

@@ -1,7 +1,7 @@
 //! The loop that joins protocol, connection and handlers. It runs on a thread of its own, so that no handler,
 //! whatever it does to the threads of its runtime, can keep a lease from being renewed.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::{
     StreamExt as _,
@@ -29,6 +29,10 @@ use crate::{
     proto::Hello,
     sdk::{endpoint::Endpoints, error::Error},
 };
+
+/// How long the server may take to end the stream of a worker that has drained. Until it does, an attempt that it claimed
+/// at the same moment may still be on its way, and would have to wait for the end of its lease.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the owner of a worker wants from it. When the owner is gone, the worker stops at once.
 #[derive(Debug, Clone, Copy)]
@@ -73,16 +77,22 @@ impl Driver {
     /// Works until drained, stopped or refused.
     pub(crate) async fn run(mut self) -> Result<Report, Error> {
         let mut drain_until: Option<Instant> = None;
+        let mut farewell_until: Option<Instant> = None;
         loop {
             for run in self.protocol.take_runs() {
                 self.call(run);
             }
-            if self.protocol.is_drained() {
+            if !self.protocol.is_drained() {
+                farewell_until = None;
+            } else if self.link.has_stream() && farewell_until.is_none_or(|until| Instant::now() < until) {
+                farewell_until.get_or_insert_with(|| Instant::now() + FAREWELL_LIMIT);
+            } else {
                 self.link.close().await;
                 return Ok(report(&self.protocol));
             }
             let timer = OptionFuture::from(self.protocol.next_time().map(sleep_until));
             let limit = OptionFuture::from(drain_until.map(sleep_until));
+            let farewell = OptionFuture::from(farewell_until.map(sleep_until));
             tokio::select! {
                 changed = self.control.changed() => match (changed, *self.control.borrow_and_update()) {
                     (Ok(()), Control::Work) => {}
@@ -106,9 +116,12 @@ impl Driver {
                     self.protocol.on_ended(&attempt_id, ending, Instant::now());
                 }
                 Some(()) = timer => self.protocol.on_time(Instant::now()),
+                Some(()) = farewell => {}
                 Some(()) = limit => {
                     let report = report(&self.protocol);
-                    tracing::warn!(?report, "the drain's time is over");
+                    if !report.drained {
+                        tracing::warn!(?report, "the drain's time is over");
+                    }
                     return Ok(report);
                 }
             }

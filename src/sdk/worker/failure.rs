@@ -132,8 +132,10 @@ impl Failure {
     }
 }
 
-impl<E: StdError + Send + Sync + 'static> From<E> for Failure {
+/// Every other error, boxed ones, `anyhow`'s and plain texts too: UNKNOWN, with the causes in the message.
+impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Failure {
     fn from(error: E) -> Self {
+        let error = error.into();
         let mut message = error.to_string();
         let mut source = error.source();
         while let Some(cause) = source {
@@ -273,6 +275,23 @@ mod tests {
         let ending = Ending::of_failure(handler().unwrap_err());
         assert_eq!((ending.outcome, code(&ending)), (Outcome::Unknown, HANDLER_ERROR));
         assert_eq!(ending.error.unwrap().message, "calling the bank: invalid digit found in string");
+    }
+
+    #[test]
+    fn boxed_errors_and_texts_are_unknown_too() {
+        fn boxed() -> Result<(), Failure> {
+            let error: Box<dyn StdError + Send + Sync> = "x".parse::<i32>().unwrap_err().into();
+            Err(error)?;
+            Ok(())
+        }
+        fn text() -> Result<(), Failure> {
+            Err("the bank hung up".into())
+        }
+        for failure in [boxed(), text()] {
+            let ending = Ending::of_failure(failure.unwrap_err());
+            assert_eq!((ending.outcome, code(&ending)), (Outcome::Unknown, HANDLER_ERROR));
+            assert!(!ending.error.unwrap().message.is_empty());
+        }
     }
 
     #[test]

@@ -120,19 +120,24 @@ impl Link {
                         self.complained = false;
                         return LinkEvent::Up(welcome);
                     }
-                    Err(error) => return self.lost(Some(error), protocol.patience()),
+                    Err(error) => return self.lost(Some(error), protocol),
                 },
                 State::Open(stream) => match stream.next(protocol.outbound()).await {
                     Ok(Answer::GoAway(go_away)) => {
                         if self.go_away(&go_away) {
-                            return self.lost(None, protocol.patience());
+                            return self.lost(None, protocol);
                         }
                     }
                     Ok(frame) => return LinkEvent::Frame(frame),
-                    Err(error) => return self.lost(error, protocol.patience()),
+                    Err(error) => return self.lost(error, protocol),
                 },
             }
         }
+    }
+
+    /// Whether a stream is open, or being opened: the server may be giving it work.
+    pub(crate) fn has_stream(&self) -> bool {
+        matches!(self.state, State::Open(_) | State::Opening(_))
     }
 
     /// Ends the stream from this side, and gives the server a moment to see it.
@@ -168,8 +173,9 @@ impl Link {
         false
     }
 
-    /// Schedules the next try, at the next address. Leases that are held do not wait longer than `patience`.
-    fn lost(&mut self, error: Option<Error>, patience: Duration) -> LinkEvent {
+    /// Schedules the next try, at the next address. Leases that are held do not wait longer than the protocol's patience.
+    fn lost(&mut self, error: Option<Error>, protocol: &Protocol) -> LinkEvent {
+        let patience = protocol.patience();
         let address = self.endpoints.name(self.index);
         if let Some(error) = error.as_ref().filter(|error| is_final(error)) {
             tracing::error!(address, %error, "the server refuses this worker");
@@ -199,7 +205,9 @@ impl Link {
         self.state = State::Waiting { until };
         let error = error.map_or_else(|| "moving on".to_owned(), |error| error.to_string());
         let again_in = until.duration_since(now);
-        if mem::replace(&mut self.complained, true) {
+        if !protocol.wants_stream() {
+            tracing::debug!(address, error, "the stream has ended, and no other is wanted");
+        } else if mem::replace(&mut self.complained, true) {
             tracing::debug!(address, error, ?again_in, "still no stream");
         } else {
             tracing::warn!(address, error, ?again_in, "the worker has no stream");
@@ -259,7 +267,7 @@ async fn open_unbounded(
                 tracing::warn!(queues = ?welcome.unknown_queue_ids, "these queues do not exist yet");
             }
             let now = Instant::now();
-            let pulse = Pulse::new(now);
+            let pulse = Pulse::new(now, Duration::from_millis(welcome.renew_every_ms.into()));
             Ok((Stream { outbound, inbound, pulse, opened_at: now, writable: true, leave_at: None }, welcome))
         }
         Some(_) => Err(Error::protocol("the hello was not answered by a welcome")),

@@ -1,6 +1,7 @@
 //! Clients that are not ours: the examples in other languages, the documented sessions of curl, grpcurl and buf, and a
 //! fuzzer. `tests/tools.sh` provides the programs; `tests/run` says in `ORBIT_TEST_TOOLS` where.
 
+mod breaking;
 mod curl;
 mod examples;
 mod fuzz;

@@ -133,6 +133,11 @@ on_every_database! {
         assert_eq!(results["results"][0]["submitted"]["task"]["task_id"], id.as_str());
         let refused = &results["results"][1]["error"];
         assert_eq!((&refused["code"], &refused["details"][0]["reason"]), (&json!(6), &json!("IDEMPOTENCY_CONFLICT")));
+        let list = "/v1/tasks?states=TASK_STATE_FAILED&states=TASK_STATE_WAITING&effect_uncertain=false&page_size=1";
+        let listed = get(&server, list).await.json();
+        assert_eq!(listed["tasks"][0]["task_id"], id.as_str());
+        let none = get(&server, "/v1/tasks?queueId=other&created_after=2020-01-01T00:00:00Z").await.json();
+        assert_eq!(none["tasks"], json!([]));
         let found = get(&server, "/v1/tasks:lookup?idempotencyKey=a").await;
         assert_eq!(id_of(&found), id);
         let waited = get(&server, &format!("/v1/tasks/{id}:wait?wait_ms=0")).await;

@@ -204,6 +204,9 @@ pub(crate) fn example(name: &str) -> Command {
     without_settings(Command::new(path))
 }
 
+/// Set to run all servers and engines of the tests with so many commands of one transaction at most.
+pub(crate) const BATCH_MAX: &str = "ORBIT_TEST_BATCH_MAX";
+
 /// The program.
 pub(crate) fn orbit() -> Command {
     without_settings(Command::new(PROGRAM))
@@ -215,6 +218,9 @@ fn without_settings(mut command: Command) -> Command {
         if name.to_string_lossy().starts_with("ORBIT_") || name == "RUST_LOG" {
             command.env_remove(name);
         }
+    }
+    if let Ok(batch_max) = std::env::var(BATCH_MAX) {
+        command.env("ORBIT_BATCH_MAX", batch_max);
     }
     command.stdin(Stdio::null());
     command
