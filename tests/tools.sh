@@ -121,8 +121,17 @@ go_packages="golang-go golang-google-grpc-dev golang-github-golang-protobuf-1-5-
   protoc-gen-go-grpc"
 gocode=/usr/share/gocode
 
-go_works() { "$1" version >/dev/null 2>&1; }
+go_works() { "$1" version >/dev/null 2>&1 && [ -e "$dir/gocache/warm" ]; }
 provide_go() {
+  find_go
+  # Compiled once, so that a test need not wait for it.
+  echo "compiling gRPC for Go below $dir (once, about a minute)" >&2
+  GO111MODULE=off GOPATH=$dir/none:$gocode "$dir/bin/go" build google.golang.org/grpc/... \
+    google.golang.org/protobuf/... 2>/dev/null || true # what tests of theirs need is not here
+  mkdir -p "$dir/gocache"
+  touch "$dir/gocache/warm"
+}
+find_go() {
   local tool tree=$dir/go names goroot
   if [ -d "$gocode/src/google.golang.org/grpc" ] && [ -d "$gocode/src/github.com/golang/protobuf" ] &&
     command -v go protoc protoc-gen-go protoc-gen-go-grpc >/dev/null; then

@@ -294,7 +294,8 @@ impl Writer<'_> {
         let file = names.parent_file();
         let mut about = self.comments.of(&file, names.path());
         for value in names.values() {
-            about.push_str(&format!("\n\n- `{}`: {}", value.name(), self.comments.of(&file, value.path())));
+            let meaning = self.comments.of(&file, value.path());
+            about.extend(["\n\n- `", value.name(), "`: ", &meaning]);
         }
         let values: Vec<_> = names.values().map(|value| value.name().to_owned()).collect();
         json!({ "type": "string", "description": about, "enum": values })

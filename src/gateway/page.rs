@@ -26,7 +26,7 @@ pub(super) fn page(document: &Value) -> String {
     }
     page.push_str("<h2>Messages</h2>\n");
     for (name, schema) in entries(&document["components"]["schemas"]) {
-        let _ = write!(page, "<details id=\"{name}\"><summary>{name}</summary>\n");
+        let _ = writeln!(page, "<details id=\"{name}\"><summary>{name}</summary>");
         add_schema(&mut page, schema);
         page.push_str("</details>\n");
     }
@@ -60,13 +60,13 @@ fn add_operation(page: &mut String, path: &str, verb: &str, operation: &Value) {
     }
     let answer = schema(&operation["responses"]["200"]);
     if !answer.is_null() {
-        let _ = write!(page, "<p>Answer: {}</p>\n", kind(&answer));
+        let _ = writeln!(page, "<p>Answer: {}</p>", kind(&answer));
     }
     page.push_str("</details>\n");
 }
 
 fn add_schema(page: &mut String, schema: &Value) {
-    let _ = write!(page, "<p>{}</p>\n<table>\n", escaped(&schema["description"]));
+    let _ = writeln!(page, "<p>{}</p>\n<table>", escaped(&schema["description"]));
     for (name, value) in entries(&schema["properties"]) {
         add_row(page, &escape(name), value, &value["description"]);
     }
@@ -74,7 +74,7 @@ fn add_schema(page: &mut String, schema: &Value) {
 }
 
 fn add_row(page: &mut String, name: &str, schema: &Value, about: &Value) {
-    let _ = write!(page, "<tr><td><code>{name}</code><td>{}<td><p>{}</p>\n", kind(schema), escaped(about));
+    let _ = writeln!(page, "<tr><td><code>{name}</code><td>{}<td><p>{}</p>", kind(schema), escaped(about));
 }
 
 /// What a value is, in a word.

@@ -176,7 +176,13 @@ fn leaf(
 pub(super) fn is_number(kind: &Kind) -> bool {
     matches!(
         kind,
-        Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 | Kind::Uint32 | Kind::Fixed32 | Kind::Float | Kind::Double
+        Kind::Int32
+            | Kind::Sint32
+            | Kind::Sfixed32
+            | Kind::Uint32
+            | Kind::Fixed32
+            | Kind::Float
+            | Kind::Double
     )
 }
 

@@ -33,13 +33,17 @@ fn may_follow(change: impl Fn(&str) -> String) -> bool {
 #[test]
 fn a_contract_that_takes_something_away_is_refused_and_one_that_adds_is_not() {
     assert!(may_follow(str::to_owned));
-    let without = |line: &'static str| move |text: &str| {
-        assert!(text.contains(line), "{line}");
-        text.replace(line, "")
+    let without = |line: &'static str| {
+        move |text: &str| {
+            assert!(text.contains(line), "{line}");
+            text.replace(line, "")
+        }
     };
     assert!(may_follow(without("  uint32 granted_attempts = 26;\n")), "a field was added since");
     let other = |text: &str| text.replace("uint32 granted_attempts = 26;", "string granted_attempts = 26;");
     assert!(!may_follow(other), "a field has another type");
-    let more = |text: &str| text.replace("uint32 granted_attempts = 26;", "uint32 granted_attempts = 26;\nuint32 more = 999;");
+    let more = |text: &str| {
+        text.replace("uint32 granted_attempts = 26;", "uint32 granted_attempts = 26;\nuint32 more = 999;")
+    };
     assert!(!may_follow(more), "a field is gone");
 }

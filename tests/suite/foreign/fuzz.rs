@@ -14,7 +14,10 @@ const EXAMPLES: &str = "100";
 fn the_document_is_valid_and_current() {
     let printed = orbit().arg("openapi").output().expect("it runs");
     let current = String::from_utf8(printed.stdout).expect("a text");
-    assert!(current == DOCUMENT, "docs/openapi.json is not current: `cargo run -- openapi > docs/openapi.json`");
+    assert!(
+        current == DOCUMENT,
+        "docs/openapi.json is not current: `cargo run -- openapi > docs/openapi.json`"
+    );
     let mut validator = tool("python3");
     validator.args(["-m", "openapi_spec_validator"]).arg(root().join("docs/openapi.json"));
     let output = validator.output().expect("it runs");

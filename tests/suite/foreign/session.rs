@@ -76,7 +76,8 @@ impl Session {
             None => self.stream.as_mut().expect("an open stream").next(),
         };
         let (answer, pattern) = (without_blanks(&answer), without_blanks(&self.filled_in(pattern)));
-        let found = matches(&pattern, &answer).unwrap_or_else(|at| panic!("at {at:?}\n{pattern}\nin\n{answer}"));
+        let found =
+            matches(&pattern, &answer).unwrap_or_else(|at| panic!("at {at:?}\n{pattern}\nin\n{answer}"));
         self.values.extend(found);
     }
 }
@@ -91,7 +92,10 @@ fn matches<'p>(pattern: &'p str, text: &str) -> Result<Vec<(&'static str, String
     // What the next literal part must be preceded by: nothing, anything, or a value.
     let (mut anything, mut name) = (false, None);
     loop {
-        let next = NAMES.iter().filter_map(|n| rest.find(n).map(|i| (i, *n))).chain(rest.find('…').map(|i| (i, "…")));
+        let next = NAMES
+            .iter()
+            .filter_map(|n| rest.find(n).map(|i| (i, *n)))
+            .chain(rest.find('…').map(|i| (i, "…")));
         let (literal, stop) = match next.min() {
             Some((end, stop)) => (&rest[..end], Some(stop)),
             None => (rest, None),
@@ -102,7 +106,11 @@ fn matches<'p>(pattern: &'p str, text: &str) -> Result<Vec<(&'static str, String
             text[at..].starts_with(literal).then_some(at)
         };
         let ends = stop.is_none() && !(anything && literal.is_empty());
-        let place = if ends && anything { text.ends_with(literal).then(|| text.len() - literal.len()) } else { place };
+        let place = if ends && anything {
+            text.ends_with(literal).then(|| text.len() - literal.len())
+        } else {
+            place
+        };
         let place = place.ok_or(literal)?;
         if let Some(name) = name {
             found.push((name, text[at..place].to_owned()));
@@ -174,5 +182,7 @@ fn a_pattern_fits_what_it_says_and_nothing_else() {
     let found = matches(r#"{"id":"TASK_ID",…,"s":1}"#, r#"{"id":"a-b","x":2,"s":1}"#);
     assert_eq!(found, Ok(vec![("TASK_ID", "a-b".to_owned())]));
     assert!(matches("{…}", "{1}").is_ok() && matches("{1…", "{12").is_ok() && matches("a", "a").is_ok());
-    assert!(matches("{1}", "{1}2").is_err() && matches("{…}1", "{}2").is_err() && matches("a…c", "ab").is_err());
+    assert!(
+        matches("{1}", "{1}2").is_err() && matches("{…}1", "{}2").is_err() && matches("a…c", "ab").is_err()
+    );
 }
