@@ -15,7 +15,7 @@ const REST_FACTOR: u32 = 2;
 /// The least rest.
 const REST_MIN: Duration = Duration::from_millis(5);
 /// The longest rest between two walks.
-const WALK_INTERVAL_MAX: Duration = Duration::from_secs(60);
+const WALK_INTERVAL_MAX: Duration = Duration::from_mins(1);
 
 /// Walks until the node stops.
 pub(super) async fn run(engine: Engine) {

@@ -28,28 +28,28 @@ pub(crate) fn key(n: u64) -> String {
 const STATE: &str = "CASE WHEN n % 1000 = 0 THEN 1 WHEN n % 1000 = 1 THEN 7 WHEN n % 1000 < 12 THEN 5 \
                      WHEN n % 1000 < 17 THEN 6 WHEN n % 5000 = 17 THEN 3 ELSE 4 END";
 
-impl Load {
-    /// Queues and routes.
-    pub(crate) fn routes(self) -> Vec<String> {
-        let mut queues = String::from(
-            "INSERT INTO queues (id, queue_id, paused, max_running, revision, created_at, updated_at) VALUES ",
-        );
-        let mut routes =
-            String::from("INSERT INTO routes (id, queue, handler, handler_version, created_at) VALUES ");
-        for n in 0..QUEUES {
-            let comma = if n > 0 { ", " } else { "" };
-            let no = FIRST_NO + n;
-            // Writing to a String cannot fail. Paused: nobody runs what waits.
-            let _ = write!(queues, "{comma}({no}, 'load-{n}', 1, 0, 1, 1, 1)");
-        }
-        for n in 0..QUEUES * HANDLERS {
-            let comma = if n > 0 { ", " } else { "" };
-            let (no, queue, handler) = (FIRST_NO + n, FIRST_NO + n % QUEUES, n / QUEUES);
-            let _ = write!(routes, "{comma}({no}, {queue}, 'handler-{handler}', 'v1', 1)");
-        }
-        vec![queues, routes]
+/// Queues and routes.
+pub(crate) fn routes() -> Vec<String> {
+    let mut queues = String::from(
+        "INSERT INTO queues (id, queue_id, paused, max_running, revision, created_at, updated_at) VALUES ",
+    );
+    let mut routes =
+        String::from("INSERT INTO routes (id, queue, handler, handler_version, created_at) VALUES ");
+    for n in 0..QUEUES {
+        let comma = if n > 0 { ", " } else { "" };
+        let no = FIRST_NO + n;
+        // Writing to a String cannot fail. Paused: nobody runs what waits.
+        let _ = write!(queues, "{comma}({no}, 'load-{n}', 1, 0, 1, 1, 1)");
     }
+    for n in 0..QUEUES * HANDLERS {
+        let comma = if n > 0 { ", " } else { "" };
+        let (no, queue, handler) = (FIRST_NO + n, FIRST_NO + n % QUEUES, n / QUEUES);
+        let _ = write!(routes, "{comma}({no}, {queue}, 'handler-{handler}', 'v1', 1)");
+    }
+    vec![queues, routes]
+}
 
+impl Load {
     /// Tasks number `from` to below `from + count`, at most 10,000 of them, with all that belongs to them.
     pub(crate) fn tasks(self, from: u64, count: u64) -> Vec<String> {
         let digits = "(SELECT 0 AS d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 \

@@ -13,7 +13,7 @@ use orbit::{
 };
 
 use super::{database::TestDatabase, rig::Rig};
-use crate::load_sql::Load;
+use crate::load_sql::{Load, routes};
 
 /// What stands in the tables about all tasks together. Equal before and after means that nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl TestDatabase {
         let now_ms = self.number(self.now()).await / 1_000;
         let from_ms = u64::try_from(now_ms - ago).expect("after 1970");
         let load = Load { mysql: self.is_mysql(), from_ms };
-        for statement in load.routes().into_iter().chain(load.tasks(0, tasks)) {
+        for statement in routes().into_iter().chain(load.tasks(0, tasks)) {
             self.sql(&statement).await;
         }
     }
