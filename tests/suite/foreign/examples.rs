@@ -168,10 +168,10 @@ on_every_database! {
         proxy.cut();
 
         // A drain finishes what runs.
-        let last = submit(&server, sleeping(1)).await;
-        running(&client, &last).await;
+        let drained = submit(&server, sleeping(1)).await;
+        running(&client, &drained).await;
         assert_eq!(worker.drain().await, "worker_drained=true started=4 confirmed=4 running=0\n");
-        let task = client.get(&last).await.expect("the task");
+        let task = client.get(&drained).await.expect("the task");
         assert_eq!((task.state(), task.attempt_count), (TaskState::Succeeded, 1));
         server.stop().await;
         database.check_invariants().await;

@@ -6,7 +6,7 @@
 
 use std::{
     collections::HashMap,
-    io::{Read as _, Write as _},
+    io::{BufReader, Read as _, Write as _},
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{Receiver, channel},
     thread,
@@ -151,7 +151,9 @@ impl Stream {
         let stdin = process.stdin.take().expect("piped");
         let stdout = process.stdout.take().expect("piped");
         let (sender, bytes) = channel();
-        thread::spawn(move || stdout.bytes().map_while(Result::ok).try_for_each(|byte| sender.send(byte)));
+        thread::spawn(move || {
+            BufReader::new(stdout).bytes().map_while(Result::ok).try_for_each(|byte| sender.send(byte))
+        });
         Self { process, stdin, bytes }
     }
 

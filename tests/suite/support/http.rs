@@ -81,7 +81,7 @@ pub(crate) async fn send(
     let request = request.body(Full::new(body.into())).expect("a request");
     let stream = TokioIo::new(TcpStream::connect(server.address()).await.expect("it listens"));
     let tasks = TaskTracker::new();
-    let response = match http {
+    match http {
         Http::One => {
             let (mut sender, connection) = http1::handshake(stream).await.expect("HTTP/1.1");
             tasks.spawn(connection);
@@ -92,8 +92,7 @@ pub(crate) async fn send(
             tasks.spawn(connection);
             read(sender.send_request(request).await.expect("an answer")).await
         }
-    };
-    response
+    }
 }
 
 async fn read(response: Response<Incoming>) -> Answer {
