@@ -11,6 +11,8 @@ pub mod domain;
 #[cfg(feature = "server")]
 pub mod engine;
 #[cfg(feature = "server")]
+pub mod gateway;
+#[cfg(feature = "server")]
 pub mod metric;
 #[cfg(feature = "server")]
 pub mod rpc;
