@@ -358,10 +358,9 @@ impl Engine {
         reaper::run_once(self).await
     }
 
-    /// Removes all tasks that have ended longer ago than [`EngineOptions::keep_finished`], and tells how many they were.
-    /// Several nodes may do so at once.
-    pub async fn remove_finished(&self) -> Result<u64, Failure> {
-        retention::run_once(self).await
+    /// Removes all tasks that ended so long ago or longer, and tells how many they were. Several nodes may do so at once.
+    pub async fn remove_finished(&self, keep: Duration) -> Result<u64, Failure> {
+        retention::run_once(self, keep).await
     }
 
     fn lane_of(&self, task_id: TaskId) -> usize {

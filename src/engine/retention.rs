@@ -29,7 +29,7 @@ pub(super) async fn run(engine: Engine) {
             () = engine.inner.stop.cancelled() => break,
             () = sleep(interval) => {}
         }
-        match run_once(&engine).await {
+        match run_once(&engine, keep).await {
             Ok(0) => {}
             Ok(removed) => tracing::info!(removed, "removed finished tasks"),
             Err(failure) => tracing::debug!(?failure, "finished tasks not removed"),
@@ -38,10 +38,7 @@ pub(super) async fn run(engine: Engine) {
 }
 
 /// One walk over all tasks that may be due, or what is left of it when the node stops.
-pub(super) async fn run_once(engine: &Engine) -> Result<u64, Failure> {
-    let Some(keep) = engine.inner.options.keep_finished else {
-        return Ok(0);
-    };
+pub(super) async fn run_once(engine: &Engine, keep: Duration) -> Result<u64, Failure> {
     let database = &engine.inner.database;
     let (mut after, mut removed) = (TaskId(Uuid::nil()), 0);
     while !engine.inner.stop.is_cancelled() {

@@ -16,6 +16,8 @@ pub(crate) struct Load {
     pub(crate) mysql: bool,
     /// When the first task was created, in milliseconds since the epoch; ten tasks follow in each millisecond.
     pub(crate) from_ms: u64,
+    /// The state of task number `n`, as SQL: [`MIXED`], or a number for all.
+    pub(crate) state: &'static str,
 }
 
 /// The key of task number `n`.
@@ -25,7 +27,7 @@ pub(crate) fn key(n: u64) -> String {
 
 /// The state of task number `n`, as stored. Of a thousand: 1 WAITING, 1 NEEDS_REVIEW, 10 FAILED, 5 CANCELED, and of
 /// five thousand 1 RUNNING; the others have succeeded.
-const STATE: &str = "CASE WHEN n % 1000 = 0 THEN 1 WHEN n % 1000 = 1 THEN 7 WHEN n % 1000 < 12 THEN 5 \
+pub(crate) const MIXED: &str = "CASE WHEN n % 1000 = 0 THEN 1 WHEN n % 1000 = 1 THEN 7 WHEN n % 1000 < 12 THEN 5 \
                      WHEN n % 1000 < 17 THEN 6 WHEN n % 5000 = 17 THEN 3 ELSE 4 END";
 
 /// Queues and routes.
@@ -67,8 +69,9 @@ impl Load {
         let timed = format!("SELECT n, {} + n {tenth} 10 AS ms FROM ({numbers}) AS n", self.from_ms);
         let named = format!(
             "SELECT n, ms * 1000 AS at, {FIRST_NO} + n % {} AS route, {FIRST_NO} + n % {QUEUES} AS queue, {key} AS k, \
-             {hex} AS h, {STATE} AS state FROM ({timed}) AS ms ORDER BY n",
-            QUEUES * HANDLERS
+             {hex} AS h, {} AS state FROM ({timed}) AS ms ORDER BY n",
+            QUEUES * HANDLERS,
+            self.state
         );
         let source = format!("({named}) AS x");
         self.statements().map(|statement| statement.replace("{x}", &source)).collect()

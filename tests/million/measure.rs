@@ -6,7 +6,7 @@ mod load;
 
 use std::time::Duration;
 
-use load::{Load, key, routes};
+use load::{Load, MIXED, key, routes};
 use orbit::{
     proto::{ListTasksRequest, TaskState},
     sdk::Client,
@@ -144,7 +144,7 @@ async fn fill(url: &str, mysql: bool, tasks: u64) {
     migration::migrate(&side).await.expect("migrated");
     // All of it ended more than ten minutes ago.
     let from_ms = now_ms(&side, mysql).await - tasks / 10 - 600_000;
-    let load = Load { mysql, from_ms };
+    let load = Load { mysql, from_ms, state: MIXED };
     let began = Instant::now();
     for statement in routes() {
         side.execute_unprepared(&statement).await.expect("routes");
