@@ -5,9 +5,13 @@ pub mod proto;
 pub mod sdk;
 
 #[cfg(feature = "server")]
+pub mod bench;
+#[cfg(feature = "server")]
 pub mod domain;
 #[cfg(feature = "server")]
 pub mod engine;
+#[cfg(feature = "server")]
+pub mod metric;
 #[cfg(feature = "server")]
 pub mod rpc;
 #[cfg(feature = "server")]

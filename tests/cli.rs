@@ -59,9 +59,13 @@ fn every_command_explains_itself() {
         "task attempts",
         "task events",
         "task explain",
+        "task list",
         "task wait",
+        "task watch",
+        "task resubmit",
         "task cancel",
         "task resolve",
+        "review",
     ];
     for command in commands {
         let mut args: Vec<_> = command.split_whitespace().collect();
@@ -91,7 +95,13 @@ fn the_version_is_told() {
 
 #[test]
 fn wrong_usage_exits_with_2() {
-    for args in [&[][..], &["no-such-command"], &["serve", "--lease-ms", "long"], &["task", "submit"]] {
+    for args in [
+        &[][..],
+        &["no-such-command"],
+        &["serve", "--lease-ms", "long"],
+        &["task", "submit"],
+        &["task", "resubmit", "x"],
+    ] {
         assert_eq!(run(args).status.code(), Some(2), "{args:?}");
     }
 }

@@ -168,6 +168,38 @@ fn an_empty_database_needs_a_migration() {
     assert_eq!(exit_code(here.path(), &check), Some(0));
 }
 
+#[test]
+fn looking_needs_no_writable_file_and_leaves_nothing_behind() {
+    let here = directory();
+    let look = |place: &Path, file: &str| {
+        let url = format!("sqlite:{file}");
+        let checked = exit_code(place, &["check", "--database-url", &url]);
+        (checked, exit_code(place, &["migrate", "--check", "--database-url", &url]))
+    };
+    let well = (Some(0), Some(0));
+    let mut args = SERVE.to_vec();
+    args.push("--migrate");
+    let server = Server::start(&mut orbit(here.path(), &args));
+    server.wait_until_it_listens();
+    assert_eq!(look(here.path(), "orbit.db"), well, "beside the server");
+    server.signal("-TERM");
+    assert_eq!(server.end().code(), Some(0));
+
+    let copies = directory();
+    let file = copies.path().join("copy.db");
+    std::fs::copy(here.path().join("orbit.db"), &file).unwrap();
+    let allow = |mode: u32, path: &Path| {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    };
+    allow(0o444, &file);
+    allow(0o555, copies.path());
+    assert_eq!(look(copies.path(), "copy.db"), well);
+    assert_eq!(std::fs::read_dir(copies.path()).unwrap().count(), 1, "as it was");
+    allow(0o755, copies.path());
+    assert_eq!(look(copies.path(), "none.db"), (Some(1), Some(1)), "and makes none");
+    assert_eq!(std::fs::read_dir(copies.path()).unwrap().count(), 1);
+}
+
 #[tokio::test]
 async fn a_newer_schema_is_refused_by_all() {
     let here = directory();

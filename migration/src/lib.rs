@@ -9,6 +9,7 @@ mod m0002_tasks;
 mod m0003_attempts;
 mod m0004_receipts;
 mod m0005_safe_retry;
+mod m0006_lists_and_retention;
 mod run;
 
 use sea_orm_migration::async_trait::async_trait;
@@ -30,6 +31,7 @@ impl MigratorTrait for Migrator {
             Box::new(m0003_attempts::Migration),
             Box::new(m0004_receipts::Migration),
             Box::new(m0005_safe_retry::Migration),
+            Box::new(m0006_lists_and_retention::Migration),
         ]
     }
 

@@ -17,13 +17,14 @@ pub(crate) struct ClientArgs {
     #[arg(long, value_name = "URL", env = "ORBIT_URL", hide_env_values = true, default_value = URL_DEFAULT)]
     pub(crate) url: String,
 
+    // Longer than a server needs to find out that its database is away.
     /// How long to try, in milliseconds
     #[arg(
         long,
         value_name = "MS",
         env = "ORBIT_TIMEOUT_MS",
         hide_env_values = true,
-        default_value_t = 5_000
+        default_value_t = 10_000
     )]
     pub(crate) timeout_ms: u32,
 

@@ -14,9 +14,10 @@ use super::{
     client::URL_DEFAULT,
     failure::Failure,
     logging,
-    options::{ListenArgs, LogArgs},
+    options::{ListenArgs, LogArgs, RetentionArgs},
     print,
     signals::until_told_to_stop,
+    value::parse_keep,
 };
 
 const DATABASE_FILE: &str = "orbit.db";
@@ -41,6 +42,9 @@ pub(crate) struct DevArgs {
     listen: ListenArgs,
 
     #[command(flatten)]
+    retention: RetentionArgs,
+
+    #[command(flatten)]
     log: LogArgs,
 }
 
@@ -53,6 +57,10 @@ pub(crate) async fn run(args: DevArgs) -> Result<ExitCode, Failure> {
     let mut config = ServerConfig::new(DatabaseUrl::new(format!("sqlite:{}", path.display())));
     config.listen = args.listen.listen.unwrap_or(config.listen);
     config.insecure_no_auth = args.listen.insecure_no_auth.unwrap_or(config.insecure_no_auth);
+    if let Some(keep) = &args.retention.keep_finished {
+        let bad = |problem| Failure::new(format!("--keep-finished (or ORBIT_KEEP_FINISHED) {problem}"));
+        config.engine.keep_finished = parse_keep(keep).map_err(bad)?;
+    }
     config.migrate = true;
     config.queues.push(QUEUE.to_owned());
 

@@ -7,7 +7,7 @@ use orbit::{
     server::StartError,
 };
 
-use super::table::printable;
+use super::text::harmless;
 
 /// What a shell reports for a process that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
@@ -39,15 +39,17 @@ impl Failure {
                 error.message()
             ));
         }
-        let mut message = error.to_string();
+        let told = error.to_string();
+        let mut message = harmless(&told);
         for violation in error.field_violations() {
             // Orbit's messages name the fields themselves unless they are too many.
-            if message.contains(&violation.description) {
+            if told.contains(&violation.description) {
                 continue;
             }
-            message = format!("{message}\n  {} {}", violation.field, violation.description);
+            let (field, problem) = (harmless(&violation.field), harmless(&violation.description));
+            message = format!("{message}\n  {field} {problem}");
         }
-        Self::new(printable(&message))
+        Self::new(message)
     }
 
     /// The same failure with one more hint.

@@ -30,8 +30,14 @@ pub(crate) struct ConfigFile {
     pub(crate) sweep_interval_ms: Option<u32>,
     /// How often work that other nodes accepted is looked for, in milliseconds.
     pub(crate) poll_interval_ms: Option<u32>,
+    /// Transactions at once on MySQL.
+    pub(crate) lanes: Option<u32>,
+    /// The most commands of one transaction.
+    pub(crate) batch_max: Option<u32>,
     /// The largest payload and the largest result, in bytes.
     pub(crate) payload_bytes_max: Option<u32>,
+    /// How long finished tasks are kept.
+    pub(crate) keep_finished: Option<String>,
     /// What to log.
     pub(crate) log: Option<String>,
 }

@@ -3,6 +3,10 @@
 //! Written by hand because payloads and results are kept byte for byte, with the blanks around them too: serde_json
 //! re-writes numbers and duplicate keys, and its raw values trim.
 
+use std::io::IsTerminal as _;
+
+use super::text::harmless_json;
+
 /// A JSON value to print.
 #[derive(Debug, Clone)]
 pub(crate) enum Json {
@@ -27,20 +31,32 @@ impl Json {
         if text.is_empty() { Self::Null } else { Self::Raw(text.to_owned()) }
     }
 
-    /// The text, indented, with a line break at its end.
+    /// The text, indented, with a line break at its end. On a terminal nothing in it commands that.
     pub(crate) fn print(&self) -> String {
-        let mut out = String::new();
-        self.write(&mut out, 0);
-        out.push('\n');
-        out
+        self.finished(Some(0))
     }
 
-    fn write(&self, out: &mut String, depth: usize) {
+    /// The text on one line, with a line break at its end.
+    pub(crate) fn line(&self) -> String {
+        self.finished(None)
+    }
+
+    fn finished(&self, depth: Option<usize>) -> String {
+        let mut out = String::new();
+        self.write(&mut out, depth);
+        out.push('\n');
+        if std::io::stdout().is_terminal() { harmless_json(&out) } else { out }
+    }
+
+    /// `depth` is how far to indent; none for one line.
+    fn write(&self, out: &mut String, depth: Option<usize>) {
         match self {
             Self::Null => out.push_str("null"),
             Self::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
             Self::Number(value) => out.push_str(&value.to_string()),
             Self::Text(text) => out.push_str(&quoted(text)),
+            // Line breaks stand between its tokens only.
+            Self::Raw(text) if depth.is_none() => out.push_str(&text.replace(['\n', '\r'], " ")),
             Self::Raw(text) => out.push_str(text),
             Self::List(items) => write_block(out, depth, ('[', ']'), items, |out, item, depth| {
                 item.write(out, depth);
@@ -88,18 +104,21 @@ impl<T: Into<Json>> From<Option<T>> for Json {
 
 fn write_block<T>(
     out: &mut String,
-    depth: usize,
+    depth: Option<usize>,
     (open, close): (char, char),
     items: &[T],
-    write: impl Fn(&mut String, &T, usize),
+    write: impl Fn(&mut String, &T, Option<usize>),
 ) {
     out.push(open);
     for (index, item) in items.iter().enumerate() {
         if index > 0 {
             out.push(',');
+            if depth.is_none() {
+                out.push(' ');
+            }
         }
-        new_line(out, depth + 1);
-        write(out, item, depth + 1);
+        new_line(out, depth.map(|depth| depth + 1));
+        write(out, item, depth.map(|depth| depth + 1));
     }
     if !items.is_empty() {
         new_line(out, depth);
@@ -107,7 +126,10 @@ fn write_block<T>(
     out.push(close);
 }
 
-fn new_line(out: &mut String, depth: usize) {
+fn new_line(out: &mut String, depth: Option<usize>) {
+    let Some(depth) = depth else {
+        return;
+    };
     out.push('\n');
     out.extend(std::iter::repeat_n("  ", depth));
 }
@@ -134,5 +156,8 @@ mod tests {
         let parsed = serde_json::from_str::<serde_json::Value>(&text).unwrap();
         assert_eq!(parsed["text"], "a\"b\\c\u{1b}\n");
         assert_eq!(parsed["list"][2], 7);
+        let line = value.line();
+        assert_eq!(line.matches('\n').count(), 1, "{line}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&line).unwrap(), parsed);
     }
 }

@@ -1,5 +1,6 @@
 //! The command line: reads what to do, starts it, and ends the process with the right code.
 
+mod bench;
 mod check;
 mod client;
 mod dev;
@@ -10,11 +11,13 @@ mod logging;
 mod migrate;
 mod options;
 mod queue;
+mod review;
 mod serve;
 mod settings;
 mod signals;
 mod table;
 mod task;
+mod text;
 mod value;
 
 use std::{future::Future, io::Write as _, process::ExitCode, time::Duration};
@@ -49,6 +52,12 @@ enum Command {
     Check(check::CheckArgs),
     Queue(queue::QueueArgs),
     Task(task::TaskArgs),
+    Bench(bench::BenchArgs),
+    #[command(hide = true, name = "bench-node")]
+    BenchNode,
+    #[command(hide = true, name = "bench-load")]
+    BenchLoad,
+    Review(review::ReviewArgs),
 }
 
 /// Runs what the command line asks for.
@@ -61,6 +70,10 @@ pub(crate) fn main() -> ExitCode {
         Command::Check(args) => on_one_core(check::run(args)),
         Command::Queue(args) => on_one_core(queue::run(args)),
         Command::Task(args) => on_one_core(task::run(args)),
+        Command::Bench(args) => on_all_cores(bench::run(args)),
+        Command::BenchNode => on_all_cores(bench::child(orbit::bench::run_node())),
+        Command::BenchLoad => on_one_core(bench::child(orbit::bench::run_load())),
+        Command::Review(args) => on_one_core(review::run(args)),
     };
     match done {
         Ok(code) => code,
@@ -95,10 +108,15 @@ fn on(
 
 /// Writes to standard output. A reader that has left, as `| head` does, is no failure.
 fn print(text: &str) -> Result<ExitCode, Failure> {
+    write_out(text).map(|_| ExitCode::SUCCESS)
+}
+
+/// As [`print`]; tells whether there is a reader still.
+fn write_out(text: &str) -> Result<bool, Failure> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Failure::new(format!("the output could not be written: {error}"))),
     }
 }

@@ -12,6 +12,15 @@ pub(crate) struct LogArgs {
     pub(crate) log: Option<String>,
 }
 
+/// How long finished tasks are kept.
+#[derive(Args)]
+pub(crate) struct RetentionArgs {
+    /// Remove SUCCEEDED, FAILED and CANCELED tasks so long after their end, such as 30d or 12h; their idempotency keys are
+    /// free again then [default: forever]
+    #[arg(long, value_name = "TIME", env = "ORBIT_KEEP_FINISHED", hide_env_values = true)]
+    pub(crate) keep_finished: Option<String>,
+}
+
 /// The database, and the file that may tell it.
 #[derive(Args)]
 pub(crate) struct DatabaseArgs {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use orbit::proto::{Queue, QueueStats};
+use orbit::proto::{Queue, QueueStats, ServedHandler};
 
 use super::{
     client::ClientArgs,
@@ -101,9 +101,9 @@ pub(crate) async fn run(args: QueueArgs) -> Result<ExitCode, Failure> {
         QueueCommand::Get { queue, client } => {
             let shown = client.connect()?.get_queue(&queue).await.map_err(|error| client.failure(&error))?;
             print(&if client.json {
-                status_json(&shown.queue, &shown.stats)
+                status_json(&shown.queue, &shown.stats, &shown.served_here)
             } else {
-                status_text(&shown.queue, &shown.stats)
+                status_text(&shown.queue, &shown.stats, &shown.served_here)
             })
         }
         QueueCommand::Pause { queue, client } => {
@@ -136,7 +136,7 @@ fn queue_fields(queue: &Queue) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn status_text(queue: &Queue, stats: &QueueStats) -> String {
+fn status_text(queue: &Queue, stats: &QueueStats, served_here: &[ServedHandler]) -> String {
     let more = if stats.waiting_capped { " or more" } else { "" };
     let mut fields = queue_fields(queue);
     fields.extend([
@@ -144,8 +144,21 @@ fn status_text(queue: &Queue, stats: &QueueStats) -> String {
         ("waiting", format!("{}{more}", stats.waiting)),
         ("oldest due age", duration(stats.oldest_due_age_ms)),
         ("needs review", stats.needs_review.to_string()),
+        ("served here", served_text(served_here)),
     ]);
     table::fields(fields)
+}
+
+/// What worker sessions at the node that answered serve.
+fn served_text(served_here: &[ServedHandler]) -> String {
+    if served_here.is_empty() {
+        return "nothing, at the node that answered".to_owned();
+    }
+    let served = served_here.iter().map(|served| {
+        let ServedHandler { handler, handler_version, sessions } = served;
+        format!("{handler} {handler_version} ({sessions} session{})", if *sessions == 1 { "" } else { "s" })
+    });
+    served.collect::<Vec<_>>().join(", ")
 }
 
 fn list_table(queues: &[Queue]) -> String {
@@ -174,7 +187,7 @@ fn list_json(queues: &[Queue]) -> String {
     Json::Object(vec![("queues", Json::List(queues))]).print()
 }
 
-fn status_json(queue: &Queue, stats: &QueueStats) -> String {
+fn status_json(queue: &Queue, stats: &QueueStats, served_here: &[ServedHandler]) -> String {
     let figures = Json::Object(vec![
         ("running", stats.running.into()),
         ("waiting", stats.waiting.into()),
@@ -182,7 +195,15 @@ fn status_json(queue: &Queue, stats: &QueueStats) -> String {
         ("oldest_due_age_ms", stats.oldest_due_age_ms.into()),
         ("needs_review", stats.needs_review.into()),
     ]);
-    Json::Object(vec![("queue", queue_json(queue)), ("stats", figures)]).print()
+    let served = served_here.iter().map(|served| {
+        Json::Object(vec![
+            ("handler", served.handler.as_str().into()),
+            ("handler_version", served.handler_version.as_str().into()),
+            ("sessions", served.sessions.into()),
+        ])
+    });
+    let served = Json::List(served.collect());
+    Json::Object(vec![("queue", queue_json(queue)), ("stats", figures), ("served_here", served)]).print()
 }
 
 fn queue_json(queue: &Queue) -> Json {
@@ -222,15 +243,24 @@ mod tests {
         needs_review: 1,
     };
 
+    fn served() -> Vec<ServedHandler> {
+        let served = |version: &str, sessions| ServedHandler {
+            handler: "mail.send".to_owned(),
+            handler_version: version.to_owned(),
+            sessions,
+        };
+        vec![served("v1", 2), served("v2", 1)]
+    }
+
     #[test]
     fn queues_for_people() {
         let list = list_table(&[queue(0), queue(20)]);
-        insta::assert_snapshot!(format!("{list}\n{}", status_text(&queue(20), &STATS)));
+        insta::assert_snapshot!(format!("{list}\n{}", status_text(&queue(20), &STATS, &served())));
     }
 
     #[test]
     fn queues_for_scripts() {
         let list = list_json(&[queue(0)]);
-        insta::assert_snapshot!(format!("{list}{}", status_json(&queue(20), &STATS)));
+        insta::assert_snapshot!(format!("{list}{}", status_json(&queue(20), &STATS, &served())));
     }
 }

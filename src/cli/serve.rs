@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     failure::Failure,
     logging,
-    options::{DatabaseArgs, ListenArgs, LogArgs},
+    options::{DatabaseArgs, ListenArgs, LogArgs, RetentionArgs},
     settings::Settings,
     signals::until_told_to_stop,
 };
@@ -69,9 +69,20 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "MS", env = "ORBIT_POLL_INTERVAL_MS", hide_env_values = true)]
     pub(crate) poll_interval_ms: Option<u32>,
 
+    /// Transactions at once on MySQL, 1 to 16; SQLite has one [default: 2]
+    #[arg(long, value_name = "N", env = "ORBIT_LANES", hide_env_values = true)]
+    pub(crate) lanes: Option<u32>,
+
+    /// The most commands of one transaction, 1 to 1024 [default: 256]
+    #[arg(long, value_name = "N", env = "ORBIT_BATCH_MAX", hide_env_values = true)]
+    pub(crate) batch_max: Option<u32>,
+
     /// The largest payload and the largest result, 1024 to 2000000 [default: 1048576]
     #[arg(long, value_name = "BYTES", env = "ORBIT_PAYLOAD_BYTES_MAX", hide_env_values = true)]
     pub(crate) payload_bytes_max: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) retention: RetentionArgs,
 
     #[command(flatten)]
     pub(crate) log: LogArgs,

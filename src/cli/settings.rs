@@ -4,7 +4,7 @@ use std::{ops::RangeInclusive, path::Path, time::Duration};
 
 use orbit::server::{DatabaseUrl, ServerConfig};
 
-use super::{failure::Failure, file::ConfigFile, options::parse_listen, serve::ServeArgs};
+use super::{failure::Failure, file::ConfigFile, options::parse_listen, serve::ServeArgs, value::parse_keep};
 
 /// What `orbit serve` runs with.
 #[derive(Debug)]
@@ -75,6 +75,13 @@ fn merge(args: ServeArgs, file: ConfigFile, path: Option<&Path>) -> Result<Setti
     {
         engine.poll_interval = interval;
     }
+    if let Some(lanes) = limits.number("lanes", args.lanes, file.lanes, 1..=16)? {
+        engine.lanes = usize::try_from(lanes).ok();
+    }
+    let batch_max = limits.number("batch_max", args.batch_max, file.batch_max, 1..=1_024)?;
+    if let Some(batch_max) = batch_max.and_then(|n| usize::try_from(n).ok()) {
+        engine.batch_max = batch_max;
+    }
     // A task's payload and result together must fit an answer that default clients read, 4 MiB.
     let bytes = limits.number(
         "payload_bytes_max",
@@ -85,6 +92,7 @@ fn merge(args: ServeArgs, file: ConfigFile, path: Option<&Path>) -> Result<Setti
     if let Some(bytes) = bytes.and_then(|bytes| usize::try_from(bytes).ok()) {
         engine.payload_bytes_max = bytes;
     }
+    engine.keep_finished = limits.keep_finished(args.retention.keep_finished, file.keep_finished)?;
     Ok(Settings { server, log: LogSettings { chosen: args.log.log, from_file: file.log } })
 }
 
@@ -131,6 +139,13 @@ impl Limits<'_> {
             return Ok(Some(value));
         }
         Err(self.failure("node_id", source, "must be 1 to 64 visible ASCII characters"))
+    }
+
+    fn keep_finished(&self, flag: Option<String>, file: Option<String>) -> Result<Option<Duration>, Failure> {
+        let Some((value, source)) = pick(flag, file) else {
+            return Ok(None);
+        };
+        parse_keep(&value).map_err(|problem| self.failure("keep_finished", source, &problem))
     }
 
     fn failure(&self, key: &str, source: Source, problem: &str) -> Failure {

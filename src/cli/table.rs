@@ -1,5 +1,7 @@
 //! Answers for people: aligned columns, plain text.
 
+use super::text::harmless;
+
 /// Rows below a heading, each column as wide as its widest cell.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
@@ -11,7 +13,7 @@ impl Table {
     }
 
     pub(crate) fn row(&mut self, cells: &[String]) {
-        self.rows.push(cells.iter().map(|cell| one_line(cell)).collect());
+        self.rows.push(cells.iter().map(|cell| harmless(cell)).collect());
     }
 
     pub(crate) fn print(&self) -> String {
@@ -22,7 +24,7 @@ impl Table {
 /// A list of names with their values, one a line; empty values are left out.
 pub(crate) fn fields(fields: Vec<(&str, String)>) -> String {
     let present = fields.into_iter().filter(|(_, value)| !value.is_empty());
-    let rows: Vec<_> = present.map(|(name, value)| vec![name.to_owned(), printable(&value)]).collect();
+    let rows: Vec<_> = present.map(|(name, value)| vec![name.to_owned(), harmless(&value)]).collect();
     aligned(&rows)
 }
 
@@ -41,25 +43,6 @@ fn aligned(rows: &[Vec<String>]) -> String {
     out
 }
 
-/// Names, errors and JSON texts come from workers and producers: nothing in them may command the terminal.
-pub(crate) fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        if character.is_control() && !matches!(character, '\n' | '\t') {
-            out.extend(character.escape_unicode());
-        } else {
-            out.push(character);
-        }
-    }
-    out
-}
-
-/// As [`printable`], on one line.
-pub(crate) fn one_line(text: &str) -> String {
-    let text = printable(text);
-    text.split(['\n', '\t']).collect::<Vec<_>>().join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,12 +52,6 @@ mod tests {
         let mut table = Table::new(&["NAME", "STATE"]);
         table.row(&["ä".to_owned(), "one\nline".to_owned()]);
         table.row(&["a-longer-name".to_owned(), String::new()]);
-        assert_eq!(table.print(), "NAME           STATE\nä              one line\na-longer-name\n");
-    }
-
-    #[test]
-    fn nothing_commands_the_terminal() {
-        let shown = printable("red \u{1b}[31m\u{9b}31m\r end");
-        assert!(!shown.chars().any(char::is_control), "{shown:?}");
+        assert_eq!(table.print(), "NAME           STATE\nä              one\\nline\na-longer-name\n");
     }
 }

@@ -1,10 +1,13 @@
 //! `orbit task`: submitting tasks, looking at them, and what people do to them.
 
-mod events;
+pub(super) mod events;
+pub(super) mod list;
 mod operate;
-mod show;
+mod resubmit;
+pub(super) mod show;
 mod submit;
 mod wait;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -17,7 +20,8 @@ Examples:
   orbit task submit --handler text.normalize --payload '{\"text\":\"  hello  \"}'
   orbit task get 0197c1a8-6c5e-7e3a-9f0b-2d4c6a8e0f12
   orbit task attempts 0197c1a8-6c5e-7e3a-9f0b-2d4c6a8e0f12 --json
-  orbit task explain 0197c1a8-6c5e-7e3a-9f0b-2d4c6a8e0f12";
+  orbit task explain 0197c1a8-6c5e-7e3a-9f0b-2d4c6a8e0f12
+  orbit task list --queue mail --state FAILED";
 
 /// Submit tasks, look at them, cancel and resolve them
 #[derive(Args)]
@@ -70,7 +74,10 @@ enum TaskCommand {
         #[command(flatten)]
         client: ClientArgs,
     },
+    List(Box<list::ListArgs>),
     Wait(wait::WaitArgs),
+    Watch(watch::WatchArgs),
+    Resubmit(resubmit::ResubmitArgs),
     Cancel(operate::CancelArgs),
     Resolve(Box<operate::ResolveArgs>),
 }
@@ -96,13 +103,16 @@ pub(crate) async fn run(args: TaskArgs) -> Result<ExitCode, Failure> {
             let events = orbit.events(&task).await.map_err(|error| client.failure(&error))?;
             let task = orbit.get(&task).await.map_err(|error| client.failure(&error))?;
             let queue = orbit.get_queue(&task.queue_id).await.map_err(|error| client.failure(&error))?;
-            let words = events::explanation(&task, &events, &queue);
+            let words = events::explanation(&task, &events, &queue.queue, &queue.stats, &queue.served_here);
             print(&if client.json {
                 Json::Object(vec![("explanation", words.trim_end().into())]).print()
             } else {
                 words
             })
         }
+        TaskCommand::List(args) => list::run(*args).await,
+        TaskCommand::Watch(args) => watch::run(args).await,
+        TaskCommand::Resubmit(args) => resubmit::run(args).await,
         TaskCommand::Wait(args) => wait::run(args).await,
         TaskCommand::Cancel(args) => operate::cancel(args).await,
         TaskCommand::Resolve(args) => operate::resolve(*args).await,

@@ -1,5 +1,7 @@
 //! Values of the contract as people and scripts read them.
 
+use std::time::Duration;
+
 use orbit::proto::{AttemptState, Cause, Decision, Outcome, RecoverySafety, TaskState};
 use prost_types::Timestamp;
 
@@ -65,6 +67,34 @@ pub(crate) fn yes_no(value: bool) -> String {
     if value { "yes" } else { "no" }.to_owned()
 }
 
+/// How long finished tasks may be kept.
+const KEEP_MIN: Duration = Duration::from_mins(1);
+const KEEP_MAX: Duration = Duration::from_hours(24 * 36_500);
+
+/// Reads for how long finished tasks are kept: a number with its unit, or none.
+pub(crate) fn parse_keep(text: &str) -> Result<Option<Duration>, String> {
+    if text == "forever" {
+        return Ok(None);
+    }
+    let read = || {
+        let unit = text.chars().next_back()?;
+        let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+        let seconds = match unit {
+            's' => 1,
+            'm' => 60,
+            'h' => 3_600,
+            'd' => 86_400,
+            _ => return None,
+        };
+        number.checked_mul(seconds).map(Duration::from_secs)
+    };
+    let keep = read().filter(|keep| (KEEP_MIN..=KEEP_MAX).contains(keep));
+    keep.map(Some).ok_or_else(|| {
+        "must be `forever`, or a number with its unit, s, m, h or d, from 1m to 36500d, such as 30d"
+            .to_owned()
+    })
+}
+
 /// Reads a moment: RFC 3339 with its offset, since a moment without one is nobody's.
 pub(crate) fn parse_moment(text: &str) -> Result<Timestamp, String> {
     let problem = || {
@@ -102,6 +132,33 @@ mod tests {
             "1893456000",
         ] {
             assert!(parse_moment(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_to_keep_tasks_has_a_unit_and_limits() {
+        for (text, seconds) in [("60s", 60), ("1m", 60), ("90m", 5_400), ("12h", 43_200), ("30d", 2_592_000)]
+        {
+            assert_eq!(parse_keep(text), Ok(Some(Duration::from_secs(seconds))), "{text}");
+        }
+        assert_eq!(parse_keep("forever"), Ok(None));
+        assert!(parse_keep("36500d").is_ok());
+        for text in [
+            "",
+            "d",
+            "30",
+            "30 d",
+            "-1d",
+            "1.5d",
+            "59s",
+            "0d",
+            "36501d",
+            "1w",
+            "30D",
+            "99999999999999999999d",
+            "1é",
+        ] {
+            assert!(parse_keep(text).is_err(), "{text}");
         }
     }
 

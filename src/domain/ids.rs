@@ -4,6 +4,8 @@ use std::{fmt, sync::Arc};
 
 use uuid::Uuid;
 
+use super::time::Moment;
+
 macro_rules! uuid_id {
     ($(#[$doc:meta] $name:ident;)*) => {$(
         #[$doc]
@@ -29,6 +31,22 @@ uuid_id! {
     SessionId;
     /// One write to a queue, or by an operator, made by the caller.
     RequestId;
+}
+
+impl TaskId {
+    /// The id of a task that is accepted at that moment: its time is the database's, like that of everything else, and
+    /// what is random about it comes from `random`, a UUIDv7.
+    pub fn accepted_at(at: Moment, random: Uuid) -> Self {
+        const RANDOM_BITS: u32 = 80;
+        let rest = random.as_u128() & ((1 << RANDOM_BITS) - 1);
+        Self(Uuid::from_u128(Self::first_at(at).0.as_u128() | rest))
+    }
+
+    /// The least id of that moment's millisecond.
+    pub fn first_at(at: Moment) -> Self {
+        let ms = u128::try_from(at.micros() / 1_000).unwrap_or(0).min((1 << 48) - 1);
+        Self(Uuid::from_u128(ms << 80))
+    }
 }
 
 /// The fencing number of an attempt: 1, 2, 3 … within its task.
@@ -87,5 +105,15 @@ mod tests {
     fn an_id_prints_hyphenated_and_in_small_letters() {
         let id = TaskId(Uuid::from_u128(0xABCD_0000_0000_7000_8000_0000_0000_0001));
         assert_eq!(id.to_string(), "abcd0000-0000-7000-8000-000000000001");
+    }
+
+    #[test]
+    fn a_tasks_id_tells_when_it_was_accepted_to_the_millisecond() {
+        let random = Uuid::from_u128(0xFFFF_FFFF_FFFF_7123_8456_789A_BCDE_F012);
+        let id = TaskId::accepted_at(Moment::from_micros(0x0190_F5C2_7B1E * 1_000 + 999), random);
+        assert_eq!(id.to_string(), "0190f5c2-7b1e-7123-8456-789abcdef012");
+        let first = |ms: i64| TaskId::first_at(Moment::from_micros(ms * 1_000));
+        assert!(first(0x0190_F5C2_7B1E) < id && id < first(0x0190_F5C2_7B1F));
+        assert_eq!(TaskId::first_at(Moment::from_micros(-1)), TaskId(Uuid::nil()));
     }
 }

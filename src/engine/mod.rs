@@ -14,6 +14,7 @@ mod lane;
 mod options;
 mod queue;
 mod reaper;
+mod retention;
 mod seats;
 mod slots;
 mod waiters;
@@ -24,6 +25,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use tokio::{
     sync::{mpsc, watch},
     time::timeout,
@@ -34,7 +36,7 @@ pub use dispatch::{Dispatch, SeatEvent, SeatRequest};
 pub use failure::Failure;
 pub use options::EngineOptions;
 pub use reaper::Swept;
-pub use seats::Seat;
+pub use seats::{Seat, ServedHandler};
 pub use waiters::Waiter;
 
 use crate::{
@@ -57,7 +59,7 @@ use command::{
 pub use command::{MessageReply, Submitted};
 use dispatcher::Dispatcher;
 use lane::Lane;
-use queue::LaneQueue;
+use queue::{Answer, BatchMax, LaneQueue};
 use seats::Seats;
 use waiters::Waiters;
 
@@ -141,11 +143,13 @@ impl Engine {
             lane_tasks,
         };
         let process = uuid::Uuid::new_v4().simple();
+        let bytes = inner.database.statement_bytes_max();
+        let batch = BatchMax { commands: inner.options.batch_max.max(1), bytes };
         for n in 0..inner.options.lane_count(&inner.database) {
             let name = format!("{process}/{n}");
             let connection =
                 LaneConnection::open(inner.database.clone(), inner.node_id.clone(), terms, name).await?;
-            let queue = Arc::new(LaneQueue::new(inner.database.statement_bytes_max()));
+            let queue = Arc::new(LaneQueue::new(batch));
             inner.lanes.push(queue.clone());
             let lane = Lane::new(
                 connection,
@@ -160,6 +164,7 @@ impl Engine {
         engine.inner.services.spawn(heartbeat::run(engine.clone(), healthy_tx));
         engine.inner.services.spawn(dispatcher::run(engine.clone()));
         engine.inner.services.spawn(reaper::run(engine.clone()));
+        engine.inner.services.spawn(retention::run(engine.clone()));
         engine.inner.services.spawn(slots::run(engine.clone()));
         engine.inner.services.spawn(waiters::run(engine.clone()));
         Ok(engine)
@@ -212,6 +217,20 @@ impl Engine {
 
     /// Accepts a task, or finds the one that this key made before.
     pub async fn submit(&self, submission: Submission) -> Result<Submitted, Failure> {
+        let (lane, submit) = self.admit(submission).await?;
+        self.send(lane, submit).await
+    }
+
+    /// The same for many, each by itself; of two with the same key the first comes first.
+    pub async fn submit_all(&self, submissions: Vec<Submission>) -> Vec<Result<Submitted, Failure>> {
+        let admitted = join_all(submissions.into_iter().map(|submission| self.admit(submission))).await;
+        let queued: Vec<_> =
+            admitted.into_iter().map(|admitted| admitted.and_then(|(lane, s)| self.queue(lane, s))).collect();
+        join_all(queued.into_iter().map(|answer| async { answered(answer?).await })).await
+    }
+
+    /// Finds out where a new task would wait and what stands against it, and which lane decides.
+    async fn admit(&self, submission: Submission) -> Result<(usize, Submit), Failure> {
         if self.inner.draining.load(Ordering::Relaxed) {
             return Err(Failure::Draining { retry_after: Duration::from_secs(1) });
         }
@@ -229,7 +248,7 @@ impl Engine {
         let mut hasher = DefaultHasher::new();
         (&submission.principal, &submission.idempotency_key).hash(&mut hasher);
         let lane = usize::try_from(hasher.finish() % self.inner.lanes.len() as u64).unwrap_or(0);
-        self.send(lane, Submit::new(submission, admission)).await
+        Ok((lane, Submit::new(submission, admission)))
     }
 
     /// Asks whether an attempt may run.
@@ -324,6 +343,11 @@ impl Engine {
         Ok(self.inner.seats.clone().take(request).await?)
     }
 
+    /// What the sessions at this node serve for a queue, by name.
+    pub fn served(&self, queue_id: &str) -> Vec<ServedHandler> {
+        self.inner.seats.served(queue_id)
+    }
+
     /// Registers for the moment at which nothing more happens to a task by itself. Look at the task after that.
     pub fn waiter(&self, task_id: TaskId) -> Waiter {
         self.inner.waiters.register(task_id)
@@ -334,6 +358,12 @@ impl Engine {
         reaper::run_once(self).await
     }
 
+    /// Removes all tasks that have ended longer ago than [`EngineOptions::keep_finished`], and tells how many they were.
+    /// Several nodes may do so at once.
+    pub async fn remove_finished(&self) -> Result<u64, Failure> {
+        retention::run_once(self).await
+    }
+
     fn lane_of(&self, task_id: TaskId) -> usize {
         // The tail of a UUIDv7 is random.
         usize::from(task_id.0.as_bytes()[15]) % self.inner.lanes.len()
@@ -341,14 +371,21 @@ impl Engine {
 
     /// Sends a command into a lane and waits for its answer. The command goes on if the caller does not wait.
     async fn send<C: Command>(&self, lane: usize, command: C) -> Result<C::Reply, Failure> {
-        let Some(queue) = self.inner.lanes.get(lane) else {
-            return Err(Failure::Draining { retry_after: RETRY_AFTER });
-        };
-        let answer = queue.push(command)?;
-        match timeout(REPLY_LIMIT, answer).await {
-            Ok(Ok(reply)) => reply,
-            // The lane ended, or is too slow: nobody knows.
-            Ok(Err(_)) | Err(_) => Err(Failure::OutcomeUnknown),
+        answered(self.queue(lane, command)?).await
+    }
+
+    fn queue<C: Command>(&self, lane: usize, command: C) -> Result<Answer<C::Reply>, Failure> {
+        match self.inner.lanes.get(lane) {
+            Some(queue) => queue.push(command),
+            None => Err(Failure::Draining { retry_after: RETRY_AFTER }),
         }
+    }
+}
+
+async fn answered<R>(answer: Answer<R>) -> Result<R, Failure> {
+    match timeout(REPLY_LIMIT, answer).await {
+        Ok(Ok(reply)) => reply,
+        // The lane ended, or is too slow: nobody knows.
+        Ok(Err(_)) | Err(_) => Err(Failure::OutcomeUnknown),
     }
 }

@@ -22,8 +22,12 @@ pub struct EngineOptions {
     pub poll_interval: Duration,
     /// The largest payload or result, in bytes; default 1 MiB.
     pub payload_bytes_max: usize,
-    /// Lanes; by default 1 on SQLite and 2 on MySQL.
+    /// How long finished tasks are kept, from their end on; by default for ever.
+    pub keep_finished: Option<Duration>,
+    /// Lanes, that is transactions at once, on MySQL: 1 to 16, default 2. SQLite has one.
     pub lanes: Option<usize>,
+    /// The most commands of one transaction: 1 to 1,024, default 256.
+    pub batch_max: usize,
 }
 
 impl Default for EngineOptions {
@@ -35,7 +39,9 @@ impl Default for EngineOptions {
             sweep_interval: Duration::from_millis(250),
             poll_interval: Duration::from_millis(200),
             payload_bytes_max: PAYLOAD_BYTES_MAX_DEFAULT,
+            keep_finished: None,
             lanes: None,
+            batch_max: 256,
         }
     }
 }

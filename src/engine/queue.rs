@@ -15,19 +15,27 @@ use super::{
     command::{Class, Command, Job, LaneJob},
 };
 
-/// Commands of one transaction.
-pub(super) const BATCH_COMMANDS_MAX: usize = 256;
 /// Submits that wait for one lane.
 const SUBMITS_MAX: usize = 8 * 1024;
 /// Bytes that wait for one lane.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
 
+/// The answer to a command, after its commit.
+pub(super) type Answer<R> = oneshot::Receiver<Result<R, Failure>>;
+
 /// What waits for one lane.
 pub(super) struct LaneQueue {
     waiting: Mutex<Waiting>,
     wake: Notify,
-    /// Bytes of payloads and results of one transaction.
-    batch_bytes_max: usize,
+    batch: BatchMax,
+}
+
+/// The most of one transaction.
+#[derive(Clone, Copy)]
+pub(super) struct BatchMax {
+    pub(super) commands: usize,
+    /// Bytes of payloads and results.
+    pub(super) bytes: usize,
 }
 
 #[derive(Default)]
@@ -44,15 +52,12 @@ struct Waiting {
 }
 
 impl LaneQueue {
-    pub(super) fn new(batch_bytes_max: usize) -> Self {
-        Self { waiting: Mutex::default(), wake: Notify::new(), batch_bytes_max }
+    pub(super) fn new(batch: BatchMax) -> Self {
+        Self { waiting: Mutex::default(), wake: Notify::new(), batch }
     }
 
     /// Adds a command; its answer arrives at the receiver after the commit.
-    pub(super) fn push<C: Command>(
-        &self,
-        command: C,
-    ) -> Result<oneshot::Receiver<Result<C::Reply, Failure>>, Failure> {
+    pub(super) fn push<C: Command>(&self, command: C) -> Result<Answer<C::Reply>, Failure> {
         let (job, answer) = Job::new(command);
         let mut waiting = self.lock();
         if waiting.closed {
@@ -95,7 +100,7 @@ impl LaneQueue {
             let woken = self.wake.notified();
             {
                 let mut waiting = self.lock();
-                let batch = waiting.take_batch(self.batch_bytes_max);
+                let batch = waiting.take_batch(self.batch);
                 let nudged = std::mem::take(&mut waiting.nudged);
                 waiting.idle = !nudged && batch.is_empty();
                 if !waiting.idle {
@@ -121,38 +126,35 @@ impl LaneQueue {
 }
 
 impl Waiting {
-    fn take_batch(&mut self, bytes_max: usize) -> Vec<Box<dyn LaneJob>> {
-        let (mut room, mut bytes_room) = (BATCH_COMMANDS_MAX, bytes_max);
-        let mut batch = take_from(&mut self.messages, &mut room, &mut bytes_room);
-        let work = take_from(&mut self.work, &mut room, &mut bytes_room);
-        batch.extend(take_from(&mut self.submits, &mut room, &mut bytes_room));
-        batch.extend(work);
-        let taken: usize = batch.iter().map(|j| j.bytes()).sum();
-        self.bytes = self.bytes.saturating_sub(taken);
-        // Whoever gave up waiting will ask again: nobody was promised anything.
-        batch.retain(|job| !job.is_abandoned());
-        if batch.is_empty() && room < BATCH_COMMANDS_MAX {
-            return self.take_batch(bytes_max);
+    fn take_batch(&mut self, max: BatchMax) -> Vec<Box<dyn LaneJob>> {
+        loop {
+            let (mut batch, mut room) = (Vec::new(), max);
+            for jobs in [&mut self.messages, &mut self.work, &mut self.submits] {
+                take_from(jobs, &mut batch, &mut room);
+            }
+            if batch.is_empty() {
+                return batch;
+            }
+            let taken: usize = batch.iter().map(|j| j.bytes()).sum();
+            self.bytes = self.bytes.saturating_sub(taken);
+            // Whoever gave up waiting will ask again: nobody was promised anything.
+            batch.retain(|job| !job.is_abandoned());
+            if !batch.is_empty() {
+                return batch;
+            }
         }
-        batch
     }
 }
 
-fn take_from(
-    jobs: &mut VecDeque<Box<dyn LaneJob>>,
-    room: &mut usize,
-    bytes_room: &mut usize,
-) -> Vec<Box<dyn LaneJob>> {
-    let mut taken = Vec::new();
+fn take_from(jobs: &mut VecDeque<Box<dyn LaneJob>>, batch: &mut Vec<Box<dyn LaneJob>>, room: &mut BatchMax) {
     while let Some(job) = jobs.front() {
         // The first always fits, or it would wait for ever.
-        let fits = job.bytes() <= *bytes_room || *room == BATCH_COMMANDS_MAX;
-        if *room == 0 || !fits {
+        let fits = job.bytes() <= room.bytes || batch.is_empty();
+        if room.commands == 0 || !fits {
             break;
         }
-        *room -= 1;
-        *bytes_room = bytes_room.saturating_sub(job.bytes());
-        taken.extend(jobs.pop_front());
+        room.commands -= 1;
+        room.bytes = room.bytes.saturating_sub(job.bytes());
+        batch.extend(jobs.pop_front());
     }
-    taken
 }

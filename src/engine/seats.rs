@@ -1,6 +1,7 @@
 //! Where worker sessions sit: what each serves, holds and has room for, and the way an attempt takes to it.
 
 mod seat;
+mod served;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,6 +21,8 @@ use crate::{
     },
     store::{Database, Due, Fault, HeldLease, RouteInfo, Wakes},
 };
+
+pub use served::ServedHandler;
 
 use super::{
     Session,

@@ -16,6 +16,7 @@ const VERSION: u8 = 1;
 const QUEUES: u8 = 1;
 const ATTEMPTS: u8 = 2;
 const EVENTS: u8 = 3;
+const TASKS: u8 = 4;
 
 /// What is wrong with a token that is not ours.
 const BAD: &str =
@@ -91,6 +92,27 @@ pub(crate) fn event_of(task_id: TaskId, token: &str) -> Result<(u32, u32), Strin
     read_place(EVENTS, task_id, token)
 }
 
+/// The list of tasks with these filters goes on before this id.
+pub(crate) fn before_task(filters: u64, task_id: TaskId) -> String {
+    let mut bytes = filters.to_be_bytes().to_vec();
+    bytes.extend(task_id.0.as_bytes());
+    encode(TASKS, &bytes)
+}
+
+/// Before which id the list of tasks with these filters goes on; none for the first page.
+pub(crate) fn task_of(filters: u64, token: &str) -> Result<Option<TaskId>, String> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let bytes = decode(TASKS, token).ok_or(BAD)?;
+    let (theirs, id) = bytes.split_first_chunk::<8>().ok_or(BAD)?;
+    let id = Uuid::from_slice(id).map_err(|_| BAD)?;
+    if u64::from_be_bytes(*theirs) != filters {
+        return Err("belongs to a list with other filters: keep them from page to page".to_owned());
+    }
+    Ok(Some(TaskId(id)))
+}
+
 fn encode(kind: u8, place: &[u8]) -> String {
     let bytes = [VERSION, kind];
     bytes.iter().chain(place).fold(String::with_capacity(4 + 2 * place.len()), |mut text, byte| {
@@ -127,6 +149,8 @@ mod tests {
         let place = AttemptPlace { after: u32::MAX, evidence: 3 };
         assert_eq!(attempt_of(TASK, &after_attempt(TASK, place)), Ok(place));
         assert_eq!(attempt_of(TASK, ""), Ok(AttemptPlace::default()));
+        assert_eq!(task_of(9, &before_task(9, TASK)), Ok(Some(TASK)));
+        assert_eq!(task_of(9, ""), Ok(None));
     }
 
     #[test]
@@ -138,6 +162,11 @@ mod tests {
         {
             assert!(queue_of(bad).is_err(), "{bad}");
         }
+        let tasks = before_task(9, TASK);
+        for bad in ["0104", &tasks[..tasks.len() - 2], &format!("{tasks}00"), &queues] {
+            assert!(task_of(9, bad).is_err(), "{bad}");
+        }
+        assert!(task_of(8, &tasks).is_err_and(|why| why.contains("other filters")));
         let other_task = after_attempt(TaskId(Uuid::from_u128(8)), AttemptPlace::default());
         for bad in ["0102", &attempts[..attempts.len() - 2], &format!("{attempts}00"), &other_task, &queues] {
             assert!(attempt_of(TASK, bad).is_err(), "{bad}");

@@ -65,6 +65,7 @@ impl QueueService for Queues {
         Ok(Response::new(proto::GetQueueResponse {
             queue: Some(convert::queue(queue)),
             stats: Some(convert::queue_stats(&stats)),
+            served_here: self.engine.served(&queue_id).into_iter().map(convert::served_handler).collect(),
         }))
     }
 

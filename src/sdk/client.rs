@@ -257,6 +257,11 @@ impl Client {
         Submit::new(self.clone(), queue.into(), handler.into(), handler_version.into())
     }
 
+    /// Begins to submit a task that is written out already, its idempotency key too.
+    pub fn submit_request(&self, request: SubmitTaskRequest) -> Submit {
+        Submit::from_request(self.clone(), request)
+    }
+
     /// The task as of now, with payload and result. Reason `TASK_NOT_FOUND`.
     ///
     /// ```

@@ -7,8 +7,8 @@ use super::{
     error::Error,
 };
 use crate::proto::{
-    CancelTaskRequest, CancelTaskResponse, ListTaskEventsRequest, ListTaskEventsResponse, OperatorReceipt,
-    ResolveTaskRequest, ResolveTaskResponse, Task, TaskEvent,
+    CancelTaskRequest, CancelTaskResponse, ListTaskEventsRequest, ListTaskEventsResponse, ListTasksRequest,
+    ListTasksResponse, OperatorReceipt, ResolveTaskRequest, ResolveTaskResponse, Task, TaskEvent,
 };
 
 const EVENTS_PAGE_SIZE: i32 = 1_000;
@@ -111,6 +111,16 @@ impl Client {
             })
             .await?;
         operated("ResolveTask", receipt, task)
+    }
+
+    /// One page of tasks, newest first, without payloads and results. A page may be short, or empty, before the end: go
+    /// on with its `next_page_token`, and the same filters, until that is empty.
+    pub async fn list_page(&self, request: ListTasksRequest) -> Result<ListTasksResponse, Error> {
+        self.caller()
+            .call("ListTasks", &request, |transport, request| async move {
+                tasks(transport).list_tasks(request).await
+            })
+            .await
     }
 
     /// Every change of the task, oldest first, with the evidence between them. Reason `TASK_NOT_FOUND`.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::proto::{
     CreateQueueRequest, GetQueueRequest, GetQueueResponse, ListQueuesRequest, ListQueuesResponse,
-    PauseQueueRequest, Queue, QueueStats, ResumeQueueRequest, UpdateQueueRequest,
+    PauseQueueRequest, Queue, QueueStats, ResumeQueueRequest, ServedHandler, UpdateQueueRequest,
     queue_service_client::QueueServiceClient,
 };
 
@@ -37,6 +37,8 @@ pub struct QueueStatus {
     pub queue: Queue,
     /// Its figures as of the answer.
     pub stats: QueueStats,
+    /// What worker sessions at the node that answered serve for it.
+    pub served_here: Vec<ServedHandler>,
 }
 
 impl Client {
@@ -82,13 +84,14 @@ impl Client {
     /// ```
     pub async fn get_queue(&self, queue_id: &str) -> Result<QueueStatus, Error> {
         let request = GetQueueRequest { queue_id: queue_id.to_owned() };
-        let GetQueueResponse { queue, stats } = self
+        let GetQueueResponse { queue, stats, served_here } = self
             .caller()
             .call("GetQueue", &request, |transport, request| async move {
                 queues(transport).get_queue(request).await
             })
             .await?;
-        Ok(QueueStatus { queue: queue_of("GetQueue", queue)?, stats: stats.unwrap_or_default() })
+        let queue = queue_of("GetQueue", queue)?;
+        Ok(QueueStatus { queue, stats: stats.unwrap_or_default(), served_here })
     }
 
     /// All queues by name, without their figures.

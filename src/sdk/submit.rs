@@ -107,6 +107,10 @@ impl Submit {
             payload_version: DEFAULT_PAYLOAD_VERSION.to_owned(),
             ..SubmitTaskRequest::default()
         };
+        Self::from_request(client, request)
+    }
+
+    pub(crate) fn from_request(client: Client, request: SubmitTaskRequest) -> Self {
         Self { client, request, unwritable: None }
     }
 

@@ -7,7 +7,7 @@ pub use migration::{Migrated, SchemaStatus};
 
 /// Tells where the schema of a database stands. Changes nothing.
 pub async fn schema_status(url: &DatabaseUrl) -> Result<SchemaStatus, StartError> {
-    let database = Database::open(url.expose(), DatabaseOptions::default()).await?;
+    let database = Database::open(url.expose(), to_look()).await?;
     let status = read(&database).await;
     database.close().await;
     status
@@ -46,8 +46,7 @@ pub async fn check(
     limit: u32,
     mut told: impl FnMut(&'static str, &[Broken]),
 ) -> Result<(), StartError> {
-    let options = DatabaseOptions { access: Access::Inspect, ..DatabaseOptions::default() };
-    let database = Database::open(url.expose(), options).await?;
+    let database = Database::open(url.expose(), to_look()).await?;
     let checked = async {
         prepare(&database, false).await?;
         for invariant in Database::invariants() {
@@ -59,6 +58,10 @@ pub async fn check(
     let checked = checked.await;
     database.close().await;
     checked
+}
+
+fn to_look() -> DatabaseOptions {
+    DatabaseOptions { access: Access::Inspect, ..DatabaseOptions::default() }
 }
 
 async fn read(database: &Database) -> Result<SchemaStatus, StartError> {

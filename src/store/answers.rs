@@ -30,6 +30,14 @@ impl StoredAnswer {
         }
     }
 
+    /// The task it is about, if it is about one.
+    pub(super) fn task_id(&self) -> Option<TaskId> {
+        match self {
+            Self::Queue(_) => None,
+            Self::Task(receipt) => Some(receipt.task_id),
+        }
+    }
+
     pub(super) fn to_json(&self) -> String {
         match self {
             Self::Queue(queue) => json!({

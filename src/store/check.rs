@@ -17,7 +17,7 @@ pub struct Broken {
 }
 
 /// What should be so, and the tasks for which it is not. Each is one statement, so that it sees one moment.
-const INVARIANTS: [(&str, &str); 12] = [
+const INVARIANTS: [(&str, &str); 19] = [
     (
         "a WAITING task has its row in ready, with the same moments",
         "SELECT t.task_id FROM tasks t LEFT JOIN ready w ON w.route = t.route AND w.available_at = t.available_at \
@@ -78,6 +78,34 @@ const INVARIANTS: [(&str, &str); 12] = [
     (
         "every task has its payload",
         "SELECT t.task_id FROM tasks t LEFT JOIN payloads p ON p.task_id = t.task_id WHERE p.task_id IS NULL",
+    ),
+    (
+        "a row in payloads belongs to a task",
+        "SELECT x.task_id FROM payloads x LEFT JOIN tasks t ON t.task_id = x.task_id WHERE t.task_id IS NULL",
+    ),
+    (
+        "a row in attempts belongs to a task",
+        "SELECT x.task_id FROM attempts x LEFT JOIN tasks t ON t.task_id = x.task_id WHERE t.task_id IS NULL",
+    ),
+    (
+        "a row in receipts belongs to a task",
+        "SELECT x.task_id FROM receipts x LEFT JOIN tasks t ON t.task_id = x.task_id WHERE t.task_id IS NULL",
+    ),
+    (
+        "a row in evidence belongs to a task",
+        "SELECT x.task_id FROM evidence x LEFT JOIN tasks t ON t.task_id = x.task_id WHERE t.task_id IS NULL",
+    ),
+    (
+        "a row in events belongs to a task",
+        "SELECT x.task_id FROM events x LEFT JOIN tasks t ON t.task_id = x.task_id WHERE t.task_id IS NULL",
+    ),
+    (
+        "a row in cancels belongs to a task",
+        "SELECT x.task_id FROM cancels x LEFT JOIN tasks t ON t.task_id = x.task_id WHERE t.task_id IS NULL",
+    ),
+    (
+        "a stored answer in requests belongs to a task",
+        "SELECT x.task_id FROM requests x LEFT JOIN tasks t ON t.task_id = x.task_id WHERE x.task_id IS NOT NULL AND t.task_id IS NULL",
     ),
 ];
 

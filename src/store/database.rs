@@ -10,7 +10,7 @@ use std::{
 use sea_orm::{
     ConnectOptions, ConnectionTrait as _, DatabaseConnection, DbErr, RuntimeErr, Statement,
     sqlx::{
-        self, Executor as _,
+        self, Connection as _, Executor as _,
         mysql::MySqlDatabaseError,
         sqlite::{SqliteJournalMode, SqliteSynchronous},
     },
@@ -22,6 +22,14 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use super::{dialect::Dialect, error::Fault, routes::Routes};
+
+/// What a MySQL session is like, whatever the server's defaults are. Strict: a value that does not fit must fail, not be
+/// cut. A node that vanishes without a word must not keep its locks for hours.
+const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
+    autocommit = 1, completion_type = 0, unique_checks = 1, sql_safe_updates = 0, sql_auto_is_null = 0, \
+    sql_select_limit = 18446744073709551615, innodb_lock_wait_timeout = 3, lock_wait_timeout = 3, wait_timeout = 60";
+/// Gap locks of REPEATABLE READ would make claims wait for each other.
+const TRANSACTIONS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
 
 /// How a database is used.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +51,7 @@ impl Default for DatabaseOptions {
 pub enum Access {
     /// To serve: an SQLite file is made if it is missing, and locked against other servers.
     Serve,
-    /// To look, also beside a running server.
+    /// To look, also beside a running server and at a file that cannot be written.
     Inspect,
 }
 
@@ -119,7 +127,7 @@ struct Pools {
 #[derive(Clone)]
 enum Target {
     MySql { url: String },
-    Sqlite { path: PathBuf },
+    Sqlite { path: PathBuf, access: Access },
 }
 
 /// What connections are for.
@@ -134,10 +142,10 @@ enum Purpose {
 impl Database {
     /// Opens `mysql://…` or `sqlite:path`.
     pub async fn open(url: &str, options: DatabaseOptions) -> Result<Self, OpenError> {
-        let target = Target::parse(url)?;
+        let target = Target::parse(url, options.access)?;
         let lock_file = match &target {
-            Target::Sqlite { path } if options.access == Access::Serve => Some(lock(path)?),
-            Target::Sqlite { path } if !path.exists() => {
+            Target::Sqlite { path, access: Access::Serve } => Some(lock(path)?),
+            Target::Sqlite { path, access: Access::Inspect } if !path.exists() => {
                 return Err(OpenError::File { path: path.clone(), why: "there is no such file".to_owned() });
             }
             Target::Sqlite { .. } | Target::MySql { .. } => None,
@@ -285,7 +293,7 @@ impl Database {
 }
 
 impl Target {
-    fn parse(url: &str) -> Result<Self, OpenError> {
+    fn parse(url: &str, access: Access) -> Result<Self, OpenError> {
         if let Some(path) = url.strip_prefix("sqlite://").or_else(|| url.strip_prefix("sqlite:")) {
             let path = path.split('?').next().unwrap_or_default();
             if path.is_empty() || path == ":memory:" {
@@ -293,7 +301,7 @@ impl Target {
                     "names no SQLite file (memory databases are not supported)".into(),
                 ));
             }
-            return Ok(Self::Sqlite { path: path.into() });
+            return Ok(Self::Sqlite { path: path.into(), access });
         }
         if !url.starts_with("mysql://") {
             return Err(OpenError::BadUrl("must begin with mysql:// or sqlite:".into()));
@@ -321,7 +329,7 @@ impl Target {
                 let rest = rest.trim_start_matches("mysql://");
                 rest.split('?').next().unwrap_or(rest).to_owned()
             }
-            Self::Sqlite { path } => path.display().to_string(),
+            Self::Sqlite { path, .. } => path.display().to_string(),
         }
     }
 
@@ -358,15 +366,8 @@ impl Target {
                 options.map_sqlx_mysql_pool_opts(move |pool| {
                     let pool = pool.after_connect(|connection, _| {
                         Box::pin(async move {
-                            // Strict whatever the server's default: a value that does not fit must fail, not be cut.
-                            // A node that vanishes without a word must not keep its locks for hours.
-                            let session = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
-                                           time_zone = '+00:00', innodb_lock_wait_timeout = 3, \
-                                           lock_wait_timeout = 3, wait_timeout = 60";
-                            connection.execute(session).await?;
-                            // Gap locks of REPEATABLE READ would make claims wait for each other.
-                            let isolation = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
-                            connection.execute(isolation).await?;
+                            connection.execute(SESSION).await?;
+                            connection.execute(TRANSACTIONS).await?;
                             Ok(())
                         })
                     });
@@ -379,17 +380,35 @@ impl Target {
                     }
                 });
             }
-            Self::Sqlite { path } => {
-                let path = path.clone();
+            Self::Sqlite { path, access } => {
+                let (path, access) = (path.clone(), *access);
                 options.map_sqlx_sqlite_opts(move |o| {
-                    o.filename(&path)
+                    let o = o
+                        .filename(&path)
                         .in_memory(false)
                         .shared_cache(false)
-                        .create_if_missing(true)
-                        .journal_mode(SqliteJournalMode::Wal)
-                        .synchronous(SqliteSynchronous::Full)
                         .busy_timeout(Duration::from_secs(5))
-                        .statement_cache_capacity(1_024)
+                        .statement_cache_capacity(1_024);
+                    match access {
+                        Access::Serve => o
+                            .create_if_missing(true)
+                            .journal_mode(SqliteJournalMode::Wal)
+                            .synchronous(SqliteSynchronous::Full),
+                        // A file without a WAL beside it is nobody's now. SQLite would make one even to read, which a
+                        // read-only folder does not allow and which would stay.
+                        Access::Inspect => o.read_only(true).immutable(!beside(&path, "-wal").exists()),
+                    }
+                });
+                // After a COMMIT that failed, as on a full disk, the driver takes a transaction for open that is none, and
+                // what the next borrower begins stays open for ever, with the lock to write. The ping comes after what
+                // was left to be rolled back.
+                options.map_sqlx_sqlite_pool_opts(|pool| {
+                    pool.after_release(|connection, _| {
+                        Box::pin(async move {
+                            connection.ping().await?;
+                            Ok(!connection.is_in_transaction())
+                        })
+                    })
                 });
             }
         }
@@ -416,8 +435,8 @@ impl Target {
     }
 
     fn open_error(&self, place: &str, error: &DbErr) -> OpenError {
-        if let Self::Sqlite { path } = self {
-            return OpenError::File { path: path.clone(), why: sqlite_reason(error) };
+        if let Self::Sqlite { path, access } = self {
+            return OpenError::File { path: path.clone(), why: sqlite_reason(error, *access) };
         }
         let place = place.to_owned();
         let sqlx_error = match error {
@@ -442,24 +461,35 @@ impl Target {
     }
 }
 
-fn sqlite_reason(error: &DbErr) -> String {
+fn sqlite_reason(error: &DbErr, access: Access) -> String {
     let text = error.to_string();
     if text.contains("readonly") || text.contains("read-only") {
         "it is read-only".to_owned()
     } else if text.contains("not a database") {
         "it is not an SQLite database".to_owned()
+    } else if access == Access::Inspect {
+        "it cannot be read; may this user do that?".to_owned()
     } else {
         "it cannot be opened for writing; does its folder exist, and may this user write there?".to_owned()
     }
 }
 
+/// A file of the same name with an ending.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
 /// Locks `<file>.lock`, so that a second server fails instead of fighting.
 fn lock(path: &Path) -> Result<File, OpenError> {
-    let mut lock_path = path.as_os_str().to_owned();
-    lock_path.push(".lock");
     let file_error = |e: std::io::Error| OpenError::File { path: path.to_owned(), why: e.to_string() };
-    let file =
-        File::options().create(true).truncate(false).write(true).open(lock_path).map_err(file_error)?;
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(beside(path, ".lock"))
+        .map_err(file_error)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::FileInUse(path.to_owned())),

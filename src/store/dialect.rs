@@ -87,6 +87,14 @@ impl Dialect {
         }
     }
 
+    /// Keeps the optimizer to one index.
+    pub(super) fn force_index(self, name: &str) -> String {
+        match self {
+            Self::MySql | Self::MariaDb => format!(" FORCE INDEX ({name})"),
+            Self::Sqlite => format!(" INDEXED BY {name}"),
+        }
+    }
+
     /// The smaller of two expressions.
     pub(super) fn least(self, a: &str, b: &str) -> String {
         match self {
@@ -147,13 +155,24 @@ impl Dialect {
         self.statement(sql, values)
     }
 
-    /// Deletes rows by key.
+    /// Deletes rows by primary key, or by its beginning.
     pub(super) fn delete(self, table: &str, keys: &[(&str, Kind)], rows: Vec<Vec<Value>>) -> Statement {
+        self.delete_by("PRIMARY", table, keys, rows)
+    }
+
+    /// Deletes rows by the key of an index, or by its beginning.
+    pub(super) fn delete_by(
+        self,
+        index: &str,
+        table: &str,
+        keys: &[(&str, Kind)],
+        rows: Vec<Vec<Value>>,
+    ) -> Statement {
         let (size, values) = padded(rows, keys);
         let names: Vec<String> = keys.iter().map(|(n, _)| format!("k_{n}")).collect();
         let sql = match self {
             Self::MySql | Self::MariaDb => format!(
-                "DELETE t FROM ({}) AS v STRAIGHT_JOIN {table} AS t FORCE INDEX (PRIMARY) ON {}",
+                "DELETE t FROM ({}) AS v STRAIGHT_JOIN {table} AS t FORCE INDEX ({index}) ON {}",
                 self.derived_rows(keys, &names, size),
                 join(keys, " AND ", |name| format!("t.{name} = v.k_{name}")),
             ),

@@ -1,5 +1,7 @@
 //! What is shown to callers. Reads take no locks and may be a moment old, never half of a transaction.
 
+use std::collections::HashMap;
+
 use sea_orm::{ConnectionTrait as _, FromQueryResult, QueryResult, Value};
 use uuid::Uuid;
 
@@ -15,6 +17,7 @@ use crate::domain::{
 
 use super::{
     database::Database,
+    dialect::{Dialect, ROWS_MAX},
     error::{Fault, Inconsistency},
     rows::{
         ATTEMPT_COLUMNS, AttemptRow, Distrust, EVIDENCE_COLUMNS, EvidenceRow, QUEUE_COLUMNS, QueueRow,
@@ -139,88 +142,119 @@ pub struct DispatchTexts {
     pub payload_version: String,
 }
 
+/// What [`record_sql`] reads beside the task and its lease.
 #[derive(FromQueryResult)]
-struct SubmittedRow {
+struct MoreRow {
+    with_texts: bool,
     idempotency_key: String,
     payload_version: String,
     not_before: Option<i64>,
     payload: Option<String>,
+    a_result: Option<String>,
+    a_error_code: Option<String>,
+    a_error_message: Option<String>,
+    a_error_details: Option<String>,
+}
+
+/// Reads tasks as [`Database::record`] understands them: each with its lease, and with the attempt that speaks for its
+/// end: the last one of a SUCCEEDED task, of a FAILED one the latest that reported an error. In one statement, so that
+/// all of it is of one moment, also while retention removes tasks. Large texts only if asked for.
+pub(super) fn record_sql(with_texts: bool, force_index: &str) -> String {
+    // A list may hold a thousand tasks: what operators gave as results stays away, too.
+    let columns = if with_texts {
+        TASK_COLUMNS.to_owned()
+    } else {
+        TASK_COLUMNS.replacen("t.result", "NULL AS result", 1)
+    };
+    let (flag, payload, result) =
+        if with_texts { ("1", "p.payload", "a.result") } else { ("0", "NULL", "NULL") };
+    let payload_join = if with_texts { " LEFT JOIN payloads p ON p.task_id = t.task_id" } else { "" };
+    format!(
+        "SELECT {columns}, {flag} AS with_texts, t.idempotency_key, t.payload_version, t.not_before, \
+         {payload} AS payload, {result} AS a_result, a.error_code AS a_error_code, \
+         a.error_message AS a_error_message, a.error_details AS a_error_details \
+         FROM tasks t{force_index} LEFT JOIN leases l{force_index} ON l.task_id = t.task_id \
+         LEFT JOIN attempts a{force_index} ON a.task_id = t.task_id AND a.epoch = CASE t.state \
+         WHEN 4 THEN t.attempt_count WHEN 5 THEN (SELECT MAX(x.epoch) FROM attempts x \
+         WHERE x.task_id = t.task_id AND x.error_code IS NOT NULL) END{payload_join}"
+    )
+}
+
+/// The result or error of an ended task: an operator's, else its attempts', else the decision's name.
+fn outcome(
+    task: &Task,
+    with_texts: bool,
+    result: Option<String>,
+    reported: Option<TaskError>,
+) -> Result<(Option<String>, Option<TaskError>), Inconsistency> {
+    Ok(match (&task.state, &task.verdict) {
+        (State::Succeeded { .. }, Some(OperatorVerdict::Result(result))) => {
+            (Some(result.as_str().to_owned()), None)
+        }
+        (State::Succeeded { .. }, _) if with_texts => {
+            let missing = || Inconsistency::new("attempts", "result", task.id, "of a success is missing");
+            (Some(result.ok_or_else(missing)?), None)
+        }
+        (State::Failed { .. }, Some(OperatorVerdict::Error(error))) => (None, Some(error.clone())),
+        (State::Failed { .. }, _) => {
+            let decision = task.last_decision.map_or("FAILED", crate::domain::decide::Decision::name);
+            let unreported = || TaskError { code: decision.into(), message: "".into(), details: None };
+            (None, Some(reported.unwrap_or_else(unreported)))
+        }
+        _ => (None, None),
+    })
 }
 
 impl Database {
     /// A task, with its payload and result if asked for; none if there is none.
     pub async fn task(&self, id: TaskId, with_texts: bool) -> Result<Option<TaskRecord>, Fault> {
-        let payload = if with_texts { "p.payload" } else { "NULL AS payload" };
-        let payload_join = if with_texts { "LEFT JOIN payloads p ON p.task_id = t.task_id" } else { "" };
-        // One statement, so that task and lease are of one moment.
-        let sql = format!(
-            "SELECT {TASK_COLUMNS}, t.idempotency_key, t.payload_version, t.not_before, {payload} FROM tasks t \
-             LEFT JOIN leases l ON l.task_id = t.task_id {payload_join} WHERE t.task_id = ?"
-        );
-        let Some(row) = self.one(&sql, vec![id.0.into()]).await? else {
-            return Ok(None);
-        };
-        let submitted = SubmittedRow::from_query_result(&row, "").map_err(Fault::Permanent)?;
-        let task = TaskRow::from_query_result(&row, "").map_err(Fault::Permanent)?;
+        let sql = format!("{} WHERE t.task_id = ?", record_sql(with_texts, ""));
+        match self.one(&sql, vec![id.0.into()]).await? {
+            Some(row) => self.record(&row).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Those of these tasks that are there, without texts.
+    pub async fn known_tasks(&self, tasks: &[TaskId]) -> Result<HashMap<TaskId, TaskRecord>, Fault> {
+        let mut found = HashMap::with_capacity(tasks.len());
+        for ids in tasks.chunks(ROWS_MAX) {
+            let (list, values) = Dialect::in_list(&ids.iter().map(|id| id.0).collect::<Vec<_>>());
+            let read = record_sql(false, self.dialect().force_primary());
+            let sql = format!("{read} WHERE t.task_id IN {list}");
+            let statement = self.dialect().statement(sql, values);
+            for row in self.reads_connection().query_all_raw(statement).await? {
+                let record = self.record(&row).await?;
+                found.insert(record.task.id, record);
+            }
+        }
+        Ok(found)
+    }
+
+    /// A task as a row of [`record_sql`] tells of it.
+    pub(super) async fn record(&self, row: &QueryResult) -> Result<TaskRecord, Fault> {
+        let more = MoreRow::from_query_result(row, "").map_err(Fault::Permanent)?;
+        let task = TaskRow::from_query_result(row, "").map_err(Fault::Permanent)?;
         let no = RouteNo(task.route);
         if self.routes().get(no).is_none() {
             self.routes().load(&self.reads_connection(), self.dialect()).await?;
         }
-        let info = Distrust::new("tasks", id).present("route", self.routes().get(no))?;
+        let info = Distrust::new("tasks", task.task_id).present("route", self.routes().get(no))?;
         let task = task.into_task(info.route)?;
-        let (result, error) = self.outcome(&task, with_texts).await?;
-        Ok(Some(TaskRecord {
+        let reported = task_error(more.a_error_code, more.a_error_message, more.a_error_details);
+        let (result, error) = outcome(&task, more.with_texts, more.a_result, reported)?;
+        Ok(TaskRecord {
             task,
-            idempotency_key: submitted.idempotency_key,
+            idempotency_key: more.idempotency_key,
             queue_id: info.queue_id.to_string(),
             handler: info.handler.to_string(),
             handler_version: info.handler_version.to_string(),
-            payload_version: submitted.payload_version,
-            not_before: submitted.not_before.map(Moment::from_micros),
-            payload: submitted.payload,
+            payload_version: more.payload_version,
+            not_before: more.not_before.map(Moment::from_micros),
+            payload: more.payload,
             result,
             error,
-        }))
-    }
-
-    /// The result or error of an ended task: an operator's, else its attempts'.
-    async fn outcome(
-        &self,
-        task: &Task,
-        with_texts: bool,
-    ) -> Result<(Option<String>, Option<TaskError>), Fault> {
-        match (&task.state, &task.verdict) {
-            (State::Succeeded { .. }, Some(OperatorVerdict::Result(result))) => {
-                Ok((with_texts.then(|| result.as_str().to_owned()), None))
-            }
-            (State::Succeeded { .. }, _) if with_texts => {
-                let sql = "SELECT result FROM attempts WHERE task_id = ? AND epoch = ?";
-                let row = self.one(sql, vec![task.id.0.into(), task.attempt_count.into()]).await?;
-                let result = row.and_then(|r| r.try_get::<Option<String>>("", "result").ok().flatten());
-                let result = result.ok_or_else(|| {
-                    Inconsistency::new("attempts", "result", task.id, "of a success is missing")
-                })?;
-                Ok((Some(result), None))
-            }
-            (State::Failed { .. }, Some(OperatorVerdict::Error(error))) => Ok((None, Some(error.clone()))),
-            (State::Failed { .. }, _) => Ok((None, Some(self.failure(task).await?))),
-            _ => Ok((None, None)),
-        }
-    }
-
-    /// The latest error that an attempt reported, else the name of the decision.
-    async fn failure(&self, task: &Task) -> Result<TaskError, Fault> {
-        let sql = "SELECT error_code, error_message, error_details FROM attempts \
-                   WHERE task_id = ? AND error_code IS NOT NULL ORDER BY epoch DESC LIMIT 1";
-        let reported = match self.one(sql, vec![task.id.0.into()]).await? {
-            Some(row) => {
-                let text = |c| row.try_get::<Option<String>>("", c).map_err(Fault::Permanent);
-                task_error(text("error_code")?, text("error_message")?, text("error_details")?)
-            }
-            None => None,
-        };
-        let decision = task.last_decision.map_or("FAILED", crate::domain::decide::Decision::name);
-        Ok(reported.unwrap_or_else(|| TaskError { code: decision.into(), message: "".into(), details: None }))
+        })
     }
 
     /// A page of a task's attempts, oldest first, after an epoch; none if there is no such task. The page ends at `limit`
@@ -263,7 +297,10 @@ impl Database {
         if next.is_none() {
             next = self.live_attempt(&record.task, last, limit, bytes_max, bytes, &mut attempts).await?;
         }
-        Ok(Some(AttemptPage { attempts, next }))
+        // Retention removes a task in one transaction: if it is still there, all of it was.
+        let exists = "SELECT 1 AS present FROM tasks WHERE task_id = ?";
+        let whole = self.one(exists, vec![id.0.into()]).await?.is_some();
+        Ok(whole.then_some(AttemptPage { attempts, next }))
     }
 
     /// Adds the current attempt to the last page, or says that it needs one more.

@@ -2,10 +2,13 @@
 
 use sea_orm::{ConnectionTrait as _, DatabaseTransaction, Statement, Value};
 
-use crate::domain::{
-    ids::TaskId,
-    task::{OperatorVerdict, StateName, Task},
-    time::Moment,
+use crate::{
+    domain::{
+        ids::TaskId,
+        task::{OperatorVerdict, StateName, Task},
+        time::Moment,
+    },
+    metric,
 };
 
 use super::{
@@ -199,13 +202,15 @@ impl Saver<'_> {
                 stored.digest.0.to_vec().into(),
                 stored.answer.to_json().into(),
                 ws.now.micros().into(),
+                stored.answer.task_id().map(|id| id.0).into(),
             ])
         });
-        let columns = &["principal", "request_id", "kind", "digest", "answer", "created_at"];
+        let columns = &["principal", "request_id", "kind", "digest", "answer", "created_at", "task_id"];
         self.insert("requests", columns, rows.collect()).await
     }
 
     async fn insert(&self, table: &'static str, columns: &[&str], rows: Vec<Row>) -> Result<(), Fault> {
+        metric::rows_written(table, rows.len());
         for statement in self.dialect.inserts(table, columns, rows) {
             self.tx.execute_raw(statement).await?;
         }
@@ -238,6 +243,7 @@ impl Saver<'_> {
     async fn expect(&self, table: &'static str, statement: Statement, count: usize) -> Result<(), Fault> {
         let found = self.tx.execute_raw(statement).await?.rows_affected();
         if found == count as u64 {
+            metric::rows_written(table, count);
             return Ok(());
         }
         Err(Inconsistency::new(table, "(write)", count, format!("expected so many rows, found {found}"))

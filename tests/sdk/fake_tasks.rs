@@ -10,9 +10,9 @@ use std::{
 use orbit::proto::{
     BatchSubmitTasksRequest, BatchSubmitTasksResponse, BatchSubmitTasksResult, CancelTaskRequest,
     CancelTaskResponse, GetTaskRequest, GetTaskResponse, ListAttemptsRequest, ListAttemptsResponse,
-    ListTaskEventsRequest, ListTaskEventsResponse, LookupTaskRequest, LookupTaskResponse, OperatorReceipt,
-    ResolveTaskRequest, ResolveTaskResponse, SubmitTaskRequest, SubmitTaskResponse, Task, WaitTaskRequest,
-    WaitTaskResponse,
+    ListTaskEventsRequest, ListTaskEventsResponse, ListTasksRequest, ListTasksResponse, LookupTaskRequest,
+    LookupTaskResponse, OperatorReceipt, ResolveTaskRequest, ResolveTaskResponse, SubmitTaskRequest,
+    SubmitTaskResponse, Task, WaitTaskRequest, WaitTaskResponse,
     batch_submit_tasks_result::Outcome,
     task_service_server::{TaskService, TaskServiceServer},
 };
@@ -141,6 +141,14 @@ impl TaskService for FakeTasks {
     ) -> Result<Response<LookupTaskResponse>, Status> {
         let task = self.reply(request.metadata()).await?;
         Ok(Response::new(LookupTaskResponse { task: Some(task) }))
+    }
+
+    async fn list_tasks(
+        &self,
+        request: Request<ListTasksRequest>,
+    ) -> Result<Response<ListTasksResponse>, Status> {
+        let task = self.reply(request.metadata()).await?;
+        Ok(Response::new(ListTasksResponse { tasks: vec![task], next_page_token: String::new() }))
     }
 
     async fn wait_task(

@@ -47,6 +47,8 @@ on_every_database! {
             rig.database.sql(damage).await;
             worker.start(attempt).await;
             assert_eq!(worker.finish(attempt, succeeded()).await.disposition, Disposition::Applied);
+            // It has a row again, or nobody could tell how a commit ended.
+            assert!(rig.database.number("SELECT COUNT(*) FROM lane_commits WHERE seq > 0").await > 0);
         }
         rig.end().await;
     }

@@ -175,26 +175,4 @@ on_every_database! {
         assert!(matches!(rejection(other), Rejection::IdempotencyConflict { field: "request_id", .. }));
         rig.end().await;
     }
-
-    // T48: reply, state and events agree whoever wins, and there is one end.
-    async fn t48_a_cancel_racing_the_finish_has_one_outcome(database: TestDatabase) {
-        let rig = Rig::new(database, options()).await;
-        let mut worker = rig.worker(64).await;
-        for _ in 0..100 {
-            let id = rig.submit(|_| {}).await;
-            let attempt = loop {
-                if let Some(SeatEvent::Dispatch(d)) = worker.events.recv().await {
-                    break d.attempt;
-                }
-            };
-            worker.start(attempt).await;
-            let (cancelled, receipt) = tokio::join!(cancel(&rig, id), worker.finish(attempt, succeeded()));
-            assert_eq!(receipt.task_state, StateName::Succeeded);
-            let (changed, state) = cancelled;
-            assert_eq!(state, if changed { StateName::Running } else { StateName::Succeeded });
-            let ends = [EventKind::Succeeded, EventKind::Canceled, EventKind::Failed];
-            assert_eq!(kinds(&rig, id).await.iter().filter(|k| ends.contains(k)).count(), 1);
-        }
-        rig.end().await;
-    }
 }

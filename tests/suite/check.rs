@@ -31,6 +31,27 @@ on_every_database! {
         assert!(all_broken(&rig).await.iter().any(|line| line.contains(&id.to_string())));
         rig.database.drop().await;
     }
+
+    async fn what_is_left_of_a_task_that_is_gone_is_named_by_its_table(database: TestDatabase) {
+        let rig = Rig::new(database, without_reaper()).await;
+        let mut worker = rig.worker(2).await;
+        rig.submit(|_| {}).await;
+        let (attempt, _) = worker.run(succeeded()).await;
+        worker.finish(attempt, unknown()).await;
+        let running = rig.submit(|_| {}).await;
+        let attempt = worker.next().await.attempt;
+        worker.start(attempt).await;
+        rig.engine.cancel_task(running, String::new(), request()).await.expect("recorded");
+        rig.engine.shutdown().await;
+        rig.database.check_invariants().await;
+        rig.database.sql("DELETE FROM tasks").await;
+        let found = all_broken(&rig).await;
+        for table in ["payloads", "attempts", "receipts", "evidence", "events", "cancels", "requests"] {
+            let named = format!("in {table} belongs to a task: ");
+            assert!(found.iter().any(|line| line.contains(&named)), "{table}: {found:?}");
+        }
+        rig.database.drop().await;
+    }
 }
 
 async fn all_broken(rig: &Rig) -> Vec<String> {

@@ -4,6 +4,8 @@
 
 #![cfg(feature = "server")]
 
+#[path = "../million/load.rs"]
+mod load_sql;
 mod support;
 
 mod atomicity;
@@ -11,12 +13,15 @@ mod batch;
 mod cancel;
 mod cancel_races;
 mod check;
+mod commands;
 mod dispatch;
 mod evidence;
 mod example;
 mod examples;
 mod hand_over;
+mod killed_at_commit;
 mod lifecycle;
+mod list;
 mod load;
 mod lookup;
 mod outage;
@@ -27,10 +32,12 @@ mod process_end;
 mod readme;
 mod receipts;
 mod reclaim;
+mod retention;
 mod review;
 mod routing;
 mod sdk;
 mod start;
+mod stopped;
 mod submit;
 mod texts;
 mod trials;

@@ -41,7 +41,7 @@ fn hasty() -> EngineOptions {
         start_window: Duration::from_millis(500),
         sweep_interval: Duration::from_millis(50),
         poll_interval: Duration::from_millis(50),
-        ..EngineOptions::default()
+        ..options()
     }
 }
 
@@ -178,8 +178,10 @@ async fn random_run(database: TestDatabase, nodes: usize, lasts: Duration) {
     let unlimited = QueueChange::SetMaxRunning { max_running: 0 };
     rig.engine.change_queue(QUEUE.to_owned(), unlimited, None, request()).await.expect("changed");
     let mut workers = JoinSet::new();
-    workers.spawn(honest_worker(rig.worker(64).await));
-    eventually("all ends", Duration::from_secs(20), || async {
+    for _ in 0..8 {
+        workers.spawn(honest_worker(rig.worker(64).await));
+    }
+    eventually("all ends", Duration::from_mins(1), || async {
         (rig.database.number("SELECT COUNT(*) FROM tasks WHERE state < 4").await == 0).then_some(())
     })
     .await;
@@ -195,6 +197,6 @@ async fn random_run(database: TestDatabase, nodes: usize, lasts: Duration) {
 on_every_database! {
     async fn permits_and_hot_tables_are_right_at_every_moment_of_a_random_run(database: TestDatabase) {
         let nodes = if database.is_mysql() { 3 } else { 1 };
-        random_run(database, nodes, Duration::from_secs(15)).await;
+        random_run(database, nodes, Duration::from_mins(1)).await;
     }
 }

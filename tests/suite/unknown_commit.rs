@@ -242,7 +242,49 @@ async fn an_outcome_that_stays_unknown_is_said_to_be_unknown() {
         let there = behind.direct.submit(submission).await.expect("found");
         assert_eq!((there.task_id(), there.replayed()), (healthy.task_id(), true));
     }
+    // It was waited for: each lane of the two engines goes on from where it was.
+    assert_eq!(rig.database.number("SELECT COUNT(*) FROM lane_commits").await, 4);
     behind.end(2).await;
+}
+
+/// Nobody is told "nothing was written" while it still may be.
+async fn a_commit_that_arrives_after_everybody_has_given_up_is_said_to_be_unknown() {
+    let behind = Behind::new().await;
+    let rig = &behind.rig;
+    rig.submit(|_| {}).await;
+    let submission = submission();
+    behind.proxy.next_commits(&[CommitFate::ArrivesLate(Duration::from_secs(11))]);
+    let failure = rig.engine.submit(submission.clone()).await.expect_err("nobody knows");
+    assert!(matches!(failure, orbit::engine::Failure::OutcomeUnknown), "{failure:?}");
+    let accepted = eventually("it answers again", Duration::from_secs(10), || async {
+        rig.engine.submit(submission.clone()).await.ok()
+    })
+    .await;
+    assert!(accepted.replayed(), "it was written after all");
+    behind.end(1).await;
+}
+
+/// A replica took over without the commit: what became of it cannot be known, and nobody is told that it is there.
+async fn a_commit_to_a_database_that_is_gone_is_said_to_be_unknown() {
+    let behind = Behind::new().await;
+    let rig = &behind.rig;
+    rig.submit(|_| {}).await;
+    let submission = submission();
+    behind.proxy.cut_with_next_commit(CommitFate::NeverArrives);
+    let other_database = async {
+        eventually("the commit is lost", Duration::from_secs(5), async || {
+            (behind.proxy.lost() == 1).then_some(())
+        })
+        .await;
+        rig.database.sql("DELETE FROM lane_commits").await;
+        behind.proxy.restore();
+    };
+    let (answer, ()) = tokio::join!(rig.engine.submit(submission.clone()), other_database);
+    let failure = answer.expect_err("nobody knows");
+    assert!(matches!(failure, orbit::engine::Failure::OutcomeUnknown), "{failure:?}");
+    let accepted = rig.engine.submit(submission).await.expect("accepted");
+    assert!(!accepted.replayed());
+    behind.end(1).await;
 }
 
 async fn two_lanes_do_not_wait_for_each_others_trouble() {

@@ -19,9 +19,9 @@ async fn nodes_that_migrate_at_once_all_succeed_and_one_does_the_work() {
             let (a, b, c) = tokio::join!(migrate(&database.db), migrate(&second), migrate(&third));
             let mut all = [a.unwrap(), b.unwrap(), c.unwrap()];
             all.sort_by_key(|migrated| migrated.from);
-            let done = Migrated { from: 5, to: 5 };
-            assert_eq!(all, [Migrated { from: start, to: 5 }, done, done]);
-            assert_eq!(status(&database.db).await.unwrap(), SchemaStatus::Current { version: 5 });
+            let done = Migrated { from: 6, to: 6 };
+            assert_eq!(all, [Migrated { from: start, to: 6 }, done, done]);
+            assert_eq!(status(&database.db).await.unwrap(), SchemaStatus::Current { version: 6 });
             second.close().await.unwrap();
             third.close().await.unwrap();
             database.remove().await;
@@ -46,7 +46,7 @@ async fn a_node_waits_while_another_holds_the_migration_lock() {
         other_node.commit().await.unwrap();
     };
     let (migrated, ()) = tokio::join!(migrate(&database.db), holder);
-    assert_eq!(migrated.unwrap(), Migrated { from: 0, to: 5 });
+    assert_eq!(migrated.unwrap(), Migrated { from: 0, to: 6 });
     database.remove().await;
 }
 
@@ -89,6 +89,6 @@ async fn a_long_reader_delays_the_upgrade_but_stalls_nobody_else_for_long() {
         reader.commit().await.unwrap();
     };
     let (migrated, ()) = tokio::join!(migrate(&database.db), others);
-    assert_eq!(migrated.unwrap(), Migrated { from: 4, to: 5 });
+    assert_eq!(migrated.unwrap(), Migrated { from: 4, to: 6 });
     database.remove().await;
 }

@@ -116,6 +116,8 @@ async fn safe_retry_that_stopped_after_any_of_its_statements_is_run_again() {
             ]
         };
         let expected = (definitions(&wanted).await, wanted.contents().await);
+        // The next step's, which follows in any case.
+        statements.retain(|sql| !sql.contains("tasks_route") && !sql.contains("requests"));
         // As the migration does: columns and index, the back-fill, the constraints.
         statements.sort_by_key(|sql| sql.contains("CONSTRAINT"));
         let back_fill = "UPDATE tasks SET effect_uncertain = 1 WHERE state = 7";
@@ -131,7 +133,7 @@ async fn safe_retry_that_stopped_after_any_of_its_statements_is_run_again() {
             for statement in statements.iter().take(cut) {
                 database.run(statement).await;
             }
-            assert_eq!(migrate(&database.db).await.unwrap(), Migrated { from: 4, to: 5 });
+            assert_eq!(migrate(&database.db).await.unwrap(), Migrated { from: 4, to: 6 });
             assert_eq!((definitions(&database).await, database.contents().await), expected, "cut {cut}");
             database.remove().await;
         }
@@ -168,8 +170,8 @@ async fn a_migration_dropped_at_any_await_leaves_neither_lock_nor_ruin() {
             }
         };
         assert!(polls > 20, "{polls}");
-        assert_eq!(migrated.to, 5);
-        assert_eq!(status(&database.db).await.unwrap(), SchemaStatus::Current { version: 5 });
+        assert_eq!(migrated.to, 6);
+        assert_eq!(status(&database.db).await.unwrap(), SchemaStatus::Current { version: 6 });
         assert_eq!(definitions(&database).await, definitions(&wanted).await);
         assert_eq!(database.contents().await, wanted.contents().await);
         database.remove().await;

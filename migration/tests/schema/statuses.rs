@@ -19,15 +19,15 @@ async fn status_tells_empty_older_and_current_and_touches_nothing() {
         };
         assert!(database.strings(all).await.is_empty());
 
-        for step in 1..5 {
+        for step in 1..6 {
             let migrated = migrate_to(&database.db, step).await.unwrap();
             assert_eq!(migrated, Migrated { from: step - 1, to: step });
-            assert_eq!(status(&database.db).await.unwrap(), SchemaStatus::Older { applied: step, known: 5 });
+            assert_eq!(status(&database.db).await.unwrap(), SchemaStatus::Older { applied: step, known: 6 });
         }
-        assert_eq!(migrate(&database.db).await.unwrap(), Migrated { from: 4, to: 5 });
-        assert_eq!(status(&database.db).await.unwrap(), SchemaStatus::Current { version: 5 });
+        assert_eq!(migrate(&database.db).await.unwrap(), Migrated { from: 5, to: 6 });
+        assert_eq!(status(&database.db).await.unwrap(), SchemaStatus::Current { version: 6 });
         // Never back.
-        assert_eq!(migrate_to(&database.db, 2).await.unwrap(), Migrated { from: 5, to: 5 });
+        assert_eq!(migrate_to(&database.db, 2).await.unwrap(), Migrated { from: 6, to: 6 });
         database.remove().await;
     }
 }
@@ -35,15 +35,15 @@ async fn status_tells_empty_older_and_current_and_touches_nothing() {
 #[tokio::test]
 async fn a_newer_schema_is_recognized_and_left_alone() {
     // Also when steps of ours seem to be missing: a newer build may have merged them.
-    for step in [5, 3] {
+    for step in [6, 3] {
         for database in TestDatabase::each().await {
             migrate_to(&database.db, step).await.unwrap();
             database.run(A_LATER_STEP).await;
-            let newer = SchemaStatus::Newer { applied: step + 1, known: 5 };
+            let newer = SchemaStatus::Newer { applied: step + 1, known: 6 };
             assert_eq!(status(&database.db).await.unwrap(), newer);
             let before = database.tables().await;
             let refusal = migrate(&database.db).await.unwrap_err();
-            assert!(matches!(refusal, MigrateError::Newer { known: 5, .. }), "{refusal}");
+            assert!(matches!(refusal, MigrateError::Newer { known: 6, .. }), "{refusal}");
             assert_eq!(database.tables().await, before);
             assert_eq!(status(&database.db).await.unwrap(), newer);
             database.remove().await;
@@ -54,8 +54,8 @@ async fn a_newer_schema_is_recognized_and_left_alone() {
 #[tokio::test]
 async fn a_step_that_does_not_exist_is_refused() {
     let database = TestDatabase::sqlite().await;
-    let refusal = migrate_to(&database.db, 6).await.unwrap_err();
-    assert!(matches!(refusal, MigrateError::NoSuchStep { step: 6, known: 5 }), "{refusal}");
+    let refusal = migrate_to(&database.db, 7).await.unwrap_err();
+    assert!(matches!(refusal, MigrateError::NoSuchStep { step: 7, known: 6 }), "{refusal}");
     assert_eq!(status(&database.db).await.unwrap(), SchemaStatus::Empty);
     database.remove().await;
 }
@@ -76,7 +76,7 @@ async fn going_back_is_refused_and_loses_nothing() {
             assert!(refusal.contains("only moves forward"), "{refusal}");
         }
         assert_eq!(database.contents().await, before);
-        assert_eq!(status(&database.db).await.unwrap(), SchemaStatus::Current { version: 5 });
+        assert_eq!(status(&database.db).await.unwrap(), SchemaStatus::Current { version: 6 });
         database.remove().await;
     }
 }

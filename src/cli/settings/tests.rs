@@ -42,6 +42,19 @@ fn a_flag_outranks_the_file_and_the_file_the_default() {
 }
 
 #[test]
+fn finished_tasks_are_kept_as_long_as_is_said() {
+    let file = "database_url = 'sqlite:x'\nkeep_finished = '12h'";
+    let kept = |args: &[&str]| resolve(args, file).map(|settings| settings.server.engine.keep_finished);
+    assert_eq!(kept(&[]), Ok(Some(Duration::from_hours(12))));
+    assert_eq!(kept(&["--keep-finished", "30d"]), Ok(Some(Duration::from_hours(720))));
+    assert_eq!(kept(&["--keep-finished", "forever"]), Ok(None));
+    let error = kept(&["--keep-finished", "30"]).unwrap_err();
+    assert!(error.starts_with("--keep-finished (or ORBIT_KEEP_FINISHED) must be"), "{error}");
+    let error = resolve(&[], "database_url = 'sqlite:x'\nkeep_finished = '5s'").err().unwrap();
+    assert!(error.contains("orbit.toml: `keep_finished` must be"), "{error}");
+}
+
+#[test]
 fn a_boolean_flag_alone_means_yes() {
     assert_eq!(serve(&["--migrate", "--insecure-no-auth"]).migrate, Some(true));
     assert_eq!(serve(&["--insecure-no-auth", "--migrate"]).listen.insecure_no_auth, Some(true));
@@ -59,7 +72,7 @@ fn every_key_is_in_the_manual_with_its_flag_and_variable() {
     // serde names all known keys when it meets an unknown one.
     let error = resolve(&[], "no_such_key = 1").err().unwrap();
     let keys: Vec<_> = error.split('`').skip(3).step_by(2).collect();
-    assert_eq!(keys.len(), 11, "{error}");
+    assert_eq!(keys.len(), 12, "{error}");
     let mut help = Vec::new();
     let mut command = <Serve as clap::CommandFactory>::command();
     command.write_long_help(&mut help).unwrap();

@@ -1,13 +1,13 @@
 //! `orbit task events` and `orbit task explain`: what happened, as rows and in words.
 
-use orbit::{
-    proto::{Cause, Decision, RecoverySafety, Task, TaskEvent, TaskState},
-    sdk::QueueStatus,
+use orbit::proto::{
+    Cause, Decision, Queue, QueueStats, RecoverySafety, ServedHandler, Task, TaskEvent, TaskState,
 };
 
 use super::super::{
     json::Json,
-    table::{self, Table},
+    table::Table,
+    text::harmless,
     value::{Name as _, duration, moment_json, moment_short, yes_no},
 };
 
@@ -33,12 +33,31 @@ pub(super) fn events_table(events: &[TaskEvent]) -> String {
     table.print()
 }
 
+/// One event, for people who watch.
+pub(super) fn event_line(event: &TaskEvent) -> String {
+    let mut words = vec![moment_short(event.occurred_at.as_ref()), event.r#type.clone()];
+    let mut add = |what: &str, value: String| {
+        if !value.is_empty() {
+            words.push(format!("{what}{value}"));
+        }
+    };
+    add("state ", event.task_state().name().to_owned());
+    add("attempt ", if event.epoch == 0 { String::new() } else { event.epoch.to_string() });
+    add("decision ", event.decision().name().to_owned());
+    add("cause ", event.cause().name().to_owned());
+    add("again from ", moment_short(event.next_available_at.as_ref().filter(|_| event.delay_ms > 0)));
+    add("", if event.effect_uncertain { "in doubt".to_owned() } else { String::new() });
+    add("by ", event.principal.clone());
+    add("note: ", event.note.clone());
+    format!("{}\n", harmless(&words.join("  ")))
+}
+
 pub(super) fn events_json(events: &[TaskEvent]) -> String {
     let events = events.iter().map(event_json).collect();
     Json::Object(vec![("events", Json::List(events))]).print()
 }
 
-fn event_json(event: &TaskEvent) -> Json {
+pub(super) fn event_json(event: &TaskEvent) -> Json {
     Json::Object(vec![
         ("type", event.r#type.as_str().into()),
         ("revision", event.revision.into()),
@@ -61,7 +80,13 @@ fn event_json(event: &TaskEvent) -> Json {
 }
 
 /// Why a task is where it is, what it waits for, what happens next.
-pub(super) fn explanation(task: &Task, events: &[TaskEvent], queue: &QueueStatus) -> String {
+pub(in crate::cli) fn explanation(
+    task: &Task,
+    events: &[TaskEvent],
+    queue: &Queue,
+    stats: &QueueStats,
+    served_here: &[ServedHandler],
+) -> String {
     let mut lines = vec![format!("Task {} is {}.", task.task_id, task.state().name())];
     let last = events.iter().rev().find(|e| e.decision() != Decision::Unspecified);
     if let Some(event) = last {
@@ -83,7 +108,8 @@ pub(super) fn explanation(task: &Task, events: &[TaskEvent], queue: &QueueStatus
     }
     lines.push(next(task));
     if task.state() == TaskState::Waiting {
-        lines.extend(held_up(queue));
+        lines.extend(held_up(queue, stats));
+        lines.push(served(task, served_here));
     }
     let evidence = events.iter().filter(|e| e.r#type == "task.evidence_recorded").count();
     if evidence > 0 {
@@ -91,13 +117,13 @@ pub(super) fn explanation(task: &Task, events: &[TaskEvent], queue: &QueueStatus
             "{evidence} reports came without authority and changed nothing: `orbit task attempts --json` shows them."
         ));
     }
-    let lines: Vec<String> = lines.iter().map(|line| table::one_line(line)).collect();
+    let lines: Vec<String> = lines.iter().map(|line| harmless(line)).collect();
     format!("{}\n", lines.join("\n"))
 }
 
 /// What keeps all tasks of a queue from being claimed.
-fn held_up(status: &QueueStatus) -> Option<String> {
-    let (queue, running) = (&status.queue, status.stats.running);
+fn held_up(queue: &Queue, stats: &QueueStats) -> Option<String> {
+    let running = stats.running;
     if queue.paused {
         Some(format!("The queue is paused: `orbit queue resume {}` lets it go on.", queue.queue_id))
     } else if queue.max_running > 0 && running >= queue.max_running {
@@ -105,6 +131,22 @@ fn held_up(status: &QueueStatus) -> Option<String> {
     } else {
         None
     }
+}
+
+/// Whether anybody could take the task. Only this node's sessions can be told.
+fn served(task: &Task, served_here: &[ServedHandler]) -> String {
+    let (handler, version) = (&task.handler, &task.handler_version);
+    let of_handler = || served_here.iter().filter(|served| served.handler == *handler);
+    if let Some(served) = of_handler().find(|served| served.handler_version == *version) {
+        let sessions = if served.sessions == 1 { " worker session serves" } else { " worker sessions serve" };
+        return format!("At the node that answered, {}{sessions} {handler} {version}.", served.sessions);
+    }
+    let others: Vec<&str> = of_handler().map(|served| served.handler_version.as_str()).collect();
+    let others = if others.is_empty() { String::new() } else { format!(" (but {})", others.join(", ")) };
+    format!(
+        "At the node that answered, no worker session serves {handler} {version}{others}; those at other nodes are not seen \
+         from there."
+    )
 }
 
 fn because(decision: Decision) -> &'static str {

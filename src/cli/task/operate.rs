@@ -18,7 +18,7 @@ use super::{
         failure::Failure,
         json::Json,
         print, table,
-        value::{Name as _, moment_json, parse_moment, yes_no},
+        value::{Name as _, moment_json, moment_short, parse_moment, yes_no},
     },
     show,
     submit::read_payload,
@@ -170,5 +170,7 @@ fn show_receipt(json: bool, operated: &Operated) -> Result<ExitCode, Failure> {
         ("decision", receipt.decision().name().to_owned()),
         ("effect uncertain", yes_no(receipt.effect_uncertain)),
         ("revision", receipt.revision.to_string()),
+        ("not before", moment_short(operated.task.not_before.as_ref())),
+        ("start before", moment_short(operated.task.start_before.as_ref())),
     ]))
 }

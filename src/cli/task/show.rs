@@ -8,12 +8,12 @@ use super::super::{
     value::{Name as _, duration, moment_json, moment_short, yes_no},
 };
 
-pub(super) fn task_text(task: &Task) -> String {
+pub(in crate::cli) fn task_text(task: &Task) -> String {
     let retry = task.retry.unwrap_or_default();
     let attempts_max = retry.max_attempts().saturating_add(task.granted_attempts);
     let cancel = task.cancel.as_ref().map(|cancel| {
         let at = moment_short(cancel.requested_at.as_ref());
-        format!("asked for at {at} by {}: {}", cancel.requested_by, table::one_line(&cancel.reason))
+        format!("asked for at {at} by {}: {}", cancel.requested_by, cancel.reason)
     });
     table::fields(vec![
         ("task", task.task_id.clone()),
@@ -45,15 +45,14 @@ pub(super) fn task_text(task: &Task) -> String {
     ])
 }
 
-/// Code, message and details, one after the other. The message is somebody's prose: its line breaks go.
-fn error_text(error: &TaskError) -> String {
-    let message = table::one_line(&error.message);
-    let parts = [(": ", message.as_str()), (" ", error.details.as_str())];
+/// Code, message and details, one after the other.
+pub(super) fn error_text(error: &TaskError) -> String {
+    let parts = [(": ", error.message.as_str()), (" ", error.details.as_str())];
     let parts = parts.into_iter().filter(|(_, text)| !text.is_empty());
     parts.fold(error.code.clone(), |text, (separator, part)| format!("{text}{separator}{part}"))
 }
 
-pub(super) fn attempts_table(attempts: &[Attempt]) -> String {
+pub(in crate::cli) fn attempts_table(attempts: &[Attempt]) -> String {
     let mut table = Table::new(&[
         "NUMBER",
         "STATE",
@@ -89,7 +88,7 @@ pub(super) fn attempts_table(attempts: &[Attempt]) -> String {
 }
 
 /// The task of an answer without payload and result, which are then left out rather than shown as null.
-pub(super) fn basic_task_json(task: &Task) -> Json {
+pub(in crate::cli) fn basic_task_json(task: &Task) -> Json {
     match task_json(task) {
         Json::Object(mut fields) => {
             fields.retain(|(name, _)| !matches!(*name, "payload" | "result"));

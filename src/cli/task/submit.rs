@@ -9,7 +9,7 @@ use std::{
 use clap::Args;
 use orbit::{
     proto::RecoverySafety,
-    sdk::{self, Client, Submit},
+    sdk::{self, Client, Submit, Submitted},
 };
 use prost_types::Timestamp;
 
@@ -19,7 +19,7 @@ use super::{
         failure::Failure,
         json::Json,
         print, table,
-        value::{Name as _, parse_moment, yes_no},
+        value::{Name as _, moment_short, parse_moment, yes_no},
     },
     show,
 };
@@ -111,7 +111,11 @@ pub(super) async fn run(args: SubmitArgs) -> Result<ExitCode, Failure> {
             failure
         }
     })?;
-    if args.client.json {
+    show_submitted(&submitted, args.client.json)
+}
+
+pub(super) fn show_submitted(submitted: &Submitted, json: bool) -> Result<ExitCode, Failure> {
+    if json {
         let task = show::basic_task_json(&submitted.task);
         return print(&Json::Object(vec![("task", task), ("replayed", submitted.replayed.into())]).print());
     }
@@ -119,6 +123,8 @@ pub(super) async fn run(args: SubmitArgs) -> Result<ExitCode, Failure> {
         ("task", submitted.task.task_id.clone()),
         ("key", submitted.task.idempotency_key.clone()),
         ("state", submitted.task.state().name().to_owned()),
+        ("not before", moment_short(submitted.task.not_before.as_ref())),
+        ("start before", moment_short(submitted.task.start_before.as_ref())),
         ("replayed", yes_no(submitted.replayed)),
     ]))
 }

@@ -17,6 +17,9 @@ use super::{
     show,
 };
 
+/// The exit code for a task to which more will happen.
+pub(super) const ON_ITS_WAY: u8 = 6;
+
 /// How long one call may take, in milliseconds; the wait is made of as many as it needs.
 const CALL_TIMEOUT_MS: u32 = 10_000;
 
@@ -63,13 +66,22 @@ pub(super) async fn run(args: WaitArgs) -> Result<ExitCode, Failure> {
     Ok(exit_code(&task))
 }
 
-fn exit_code(task: &Task) -> ExitCode {
+/// Whether nothing more happens to the task by itself.
+pub(super) fn is_settled(task: &Task) -> bool {
+    match task.state() {
+        TaskState::Succeeded | TaskState::Failed | TaskState::Canceled | TaskState::NeedsReview => true,
+        TaskState::Waiting | TaskState::Leased | TaskState::Running | TaskState::Unspecified => false,
+    }
+}
+
+/// By the task's state.
+pub(super) fn exit_code(task: &Task) -> ExitCode {
     match task.state() {
         TaskState::Succeeded => ExitCode::SUCCESS,
         TaskState::Failed | TaskState::Canceled => ExitCode::from(4),
         TaskState::NeedsReview => ExitCode::from(5),
         TaskState::Waiting | TaskState::Leased | TaskState::Running | TaskState::Unspecified => {
-            ExitCode::from(6)
+            ExitCode::from(ON_ITS_WAY)
         }
     }
 }

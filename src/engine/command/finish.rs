@@ -32,10 +32,8 @@ impl Command for FinishAttempt {
     }
 
     fn apply(&mut self, ws: &mut WorkingSet) -> Result<MessageReply, Rejection> {
-        let attempt = self.message.attempt;
         let result = self.decide(ws);
-        let lease = ws.task(attempt.task_id).map(|t| t.lease_status(attempt, ws.now()));
-        Ok(MessageReply { result, lease })
+        Ok(MessageReply::new(ws, self.message.attempt, result))
     }
 }
 

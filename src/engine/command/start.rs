@@ -1,6 +1,7 @@
 use crate::{
     domain::{
         decide::{StartAnswer, start},
+        ids::AttemptRef,
         receipt::Receipt,
         rejection::Rejection,
         report::Start,
@@ -31,6 +32,17 @@ pub struct MessageReply {
     pub lease: Option<LeaseStatus>,
 }
 
+impl MessageReply {
+    pub(super) fn new(
+        ws: &WorkingSet,
+        attempt: AttemptRef,
+        result: Result<(Receipt, bool), Rejection>,
+    ) -> Self {
+        let lease = ws.task(attempt.task_id).map(|t| t.lease_status(attempt, ws.now()));
+        Self { result, lease }
+    }
+}
+
 impl Command for StartAttempt {
     type Reply = MessageReply;
     const CLASS: Class = Class::Message;
@@ -40,10 +52,8 @@ impl Command for StartAttempt {
     }
 
     fn apply(&mut self, ws: &mut WorkingSet) -> Result<MessageReply, Rejection> {
-        let attempt = self.message.attempt;
         let result = self.decide(ws);
-        let lease = ws.task(attempt.task_id).map(|t| t.lease_status(attempt, ws.now()));
-        Ok(MessageReply { result, lease })
+        Ok(MessageReply::new(ws, self.message.attempt, result))
     }
 }
 

@@ -19,7 +19,8 @@ use super::{Class, Command};
 pub(crate) struct Submit {
     submission: Arc<Submission>,
     digest: Digest,
-    task_id: TaskId,
+    /// A UUIDv7. The time in it gives way to that of the acceptance.
+    random: Uuid,
     admission: Result<Route, Rejection>,
 }
 
@@ -41,6 +42,14 @@ impl Submitted {
         }
     }
 
+    /// The task, if it had been accepted before.
+    pub const fn replay(&self) -> Option<TaskId> {
+        match self {
+            Self::Accepted(_) => None,
+            Self::Replayed(task_id) => Some(*task_id),
+        }
+    }
+
     /// Whether it had been accepted before.
     pub const fn replayed(&self) -> bool {
         matches!(self, Self::Replayed(_))
@@ -51,7 +60,7 @@ impl Submit {
     /// `admission` says where a new task waits, or what stands against one.
     pub(crate) fn new(submission: Submission, admission: Result<Route, Rejection>) -> Self {
         let digest = submission.digest();
-        Self { submission: Arc::new(submission), digest, task_id: TaskId(Uuid::now_v7()), admission }
+        Self { submission: Arc::new(submission), digest, random: Uuid::now_v7(), admission }
     }
 }
 
@@ -82,7 +91,8 @@ impl Command for Submit {
             let value = submission.idempotency_key.clone();
             return Err(Rejection::IdempotencyConflict { field: "idempotency_key", value });
         }
-        let acceptance = Acceptance { task_id: self.task_id, route: self.admission.clone()? };
+        let task_id = TaskId::accepted_at(ws.now(), self.random);
+        let acceptance = Acceptance { task_id, route: self.admission.clone()? };
         let transition = accept(submission, &acceptance, ws.now(), &ws.actor(&submission.principal, None))?;
         let record = TaskRecord::accepted(submission, transition.task.clone());
         ws.accept(submission.clone(), self.digest, transition);

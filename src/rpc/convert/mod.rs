@@ -21,7 +21,7 @@ pub(crate) use fields::Fields;
 pub(crate) use hello::{BadHello, Hello, SAFE_RETRY, hello};
 pub(crate) use names::{decision, disposition, recovery_safety, state_name};
 pub(crate) use operator::{cancel, operator_receipt, resolve};
-pub(crate) use queue::{queue, queue_stats};
+pub(crate) use queue::{queue, queue_stats, served_handler};
 pub(crate) use report::{RENEW_LEASES_MAX, finish, renew, start};
 pub(crate) use submission::submission;
 pub(crate) use task::{task, task_error};

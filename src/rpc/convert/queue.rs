@@ -1,6 +1,6 @@
 //! Writes queues.
 
-use crate::{domain::queue::Queue, proto, store::reads::QueueStats};
+use crate::{domain::queue::Queue, engine::ServedHandler, proto, store::reads::QueueStats};
 
 use super::timestamp;
 
@@ -13,6 +13,11 @@ pub(crate) fn queue(queue: Queue) -> proto::Queue {
         created_at: Some(timestamp(queue.created_at)),
         updated_at: Some(timestamp(queue.updated_at)),
     }
+}
+
+pub(crate) fn served_handler(served: ServedHandler) -> proto::ServedHandler {
+    let ServedHandler { handler, handler_version, sessions } = served;
+    proto::ServedHandler { handler, handler_version, sessions }
 }
 
 pub(crate) const fn queue_stats(stats: &QueueStats) -> proto::QueueStats {

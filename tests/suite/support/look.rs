@@ -1,5 +1,7 @@
 //! Looking at what there is, past the engine's answers; and standing in its way.
 
+use std::time::Duration;
+
 use orbit::{
     domain::{
         attempt::EndedAttempt,
@@ -11,6 +13,7 @@ use orbit::{
 };
 
 use super::{database::TestDatabase, rig::Rig};
+use crate::load_sql::{Load, routes};
 
 /// What stands in the tables about all tasks together. Equal before and after means that nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +84,17 @@ impl TestDatabase {
     /// Rows can be added again.
     pub(crate) async fn allow_inserts(&self, table: &str) {
         self.sql(&format!("DROP TRIGGER refuse_{table}")).await;
+    }
+
+    /// Adds so many tasks in all states, accepted so long ago.
+    pub(crate) async fn load(&self, tasks: u64, ago: Duration) {
+        let ago = i64::try_from(ago.as_millis()).expect("a number");
+        let now_ms = self.number(self.now()).await / 1_000;
+        let from_ms = u64::try_from(now_ms - ago).expect("after 1970");
+        let load = Load { mysql: self.is_mysql(), from_ms };
+        for statement in routes().into_iter().chain(load.tasks(0, tasks)) {
+            self.sql(&statement).await;
+        }
     }
 
     /// All leases end now.

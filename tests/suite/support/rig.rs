@@ -18,7 +18,7 @@ use orbit::{
 use tokio::{sync::mpsc, time::timeout};
 use uuid::Uuid;
 
-use super::database::TestDatabase;
+use super::{database::TestDatabase, server::BATCH_MAX};
 
 pub(crate) const QUEUE: &str = "default";
 pub(crate) const HANDLER: (&str, &str) = ("text.normalize", "v1");
@@ -31,12 +31,13 @@ pub(crate) struct Rig {
 }
 
 pub(crate) fn options() -> EngineOptions {
-    EngineOptions { sweep_interval: Duration::from_millis(100), ..EngineOptions::default() }
+    let batch_max = std::env::var(BATCH_MAX).map_or(256, |max| max.parse().expect("a number"));
+    EngineOptions { sweep_interval: Duration::from_millis(100), batch_max, ..EngineOptions::default() }
 }
 
 /// An engine that sweeps only when told to.
 pub(crate) fn without_reaper() -> EngineOptions {
-    EngineOptions { sweep_interval: Duration::from_hours(1), ..EngineOptions::default() }
+    EngineOptions { sweep_interval: Duration::from_hours(1), ..options() }
 }
 
 pub(crate) fn request() -> Request {

@@ -1,7 +1,15 @@
-use orbit::proto::{AttemptState, Cancel, Decision, Outcome, RecoverySafety, TaskState};
+use orbit::proto::{
+    AttemptState, Cancel, Cause, Decision, Outcome, Queue, QueueStats, RecoverySafety, TaskEvent, TaskState,
+};
 use prost_types::Timestamp;
 
-use super::*;
+use super::{
+    super::{
+        events::{event_json, event_line, events_table, explanation},
+        list::tasks_table,
+    },
+    *,
+};
 
 const PAYLOAD: &str = r#"{"n":9007199254740993,"e":1E2,"d":0.10,"d":1}"#;
 
@@ -130,6 +138,60 @@ fn a_task_for_scripts_keeps_its_texts_byte_for_byte() {
     assert!(text.contains(&format!("\"payload\": {PAYLOAD},")), "{text}");
     assert!(text.contains(&format!("\"result\":  {PAYLOAD}\n,")), "{text}");
     insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_list_for_people_and_for_scripts() {
+    let failed = Task {
+        state: TaskState::Failed.into(),
+        not_before: None,
+        available_at: None,
+        completed_at: Some(at(9, 0)),
+        error: Some(rejection()),
+        ..waiting()
+    };
+    let some = tasks_table(std::slice::from_ref(&failed));
+    let limited = tasks_table(&[waiting(), failed.clone()]);
+    let lines = [waiting(), failed].map(|task| basic_task_json(&task).line());
+    assert!(lines.iter().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{lines:?}");
+    insta::assert_snapshot!(format!("{some}\n{limited}\n{}", lines.concat()));
+}
+
+#[test]
+fn what_happened_as_a_table_as_lines_and_in_words() {
+    let event = |kind: &str, revision, state: TaskState| TaskEvent {
+        r#type: kind.to_owned(),
+        revision,
+        occurred_at: Some(at(i64::from(revision), 0)),
+        task_state: state.into(),
+        attempt_count: 1,
+        max_attempts: 3,
+        principal: "local".to_owned(),
+        node_id: "node-1".to_owned(),
+        ..TaskEvent::default()
+    };
+    let requeued = TaskEvent {
+        epoch: 1,
+        decision: Decision::RetryableFailure.into(),
+        cause: Cause::Reported.into(),
+        delay_ms: 431,
+        next_available_at: Some(at(2, 250_123)),
+        ..event("task.requeued", 4, TaskState::Waiting)
+    };
+    let resolved = TaskEvent {
+        decision: Decision::ResolvedByOperator.into(),
+        cause: Cause::Operator.into(),
+        effect_uncertain: true,
+        note: "looked\nat \u{202e}it".to_owned(),
+        evidence_refs: vec!["https://ledger/991".to_owned()],
+        ..event("task.resolved", 5, TaskState::Waiting)
+    };
+    let events = [event("task.accepted", 1, TaskState::Waiting), requeued, resolved];
+    let lines: String = events.iter().map(event_line).collect();
+    let json: String = events.iter().map(|event| event_json(event).line()).collect();
+    let queue = Queue { queue_id: "default".to_owned(), paused: true, ..Queue::default() };
+    let words = explanation(&waiting(), &events, &queue, &QueueStats::default(), &[]);
+    insta::assert_snapshot!(format!("{}\n{lines}\n{json}\n{words}", events_table(&events)));
 }
 
 #[test]
