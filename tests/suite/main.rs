@@ -17,6 +17,7 @@ mod commands;
 mod dispatch;
 mod evidence;
 mod example;
+mod examples;
 mod foreign;
 mod hand_over;
 mod http;

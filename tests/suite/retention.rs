@@ -260,7 +260,7 @@ on_every_database! {
     }
 
     async fn a_node_removes_by_itself(database: TestDatabase) {
-        let rig = Rig::new(database, keeping(Duration::from_secs(1))).await;
+        let rig = Rig::new(database, EngineOptions { sweep_interval: Duration::from_millis(100), ..keeping(Duration::from_secs(1)) }).await;
         let id = rig.submit(|_| {}).await;
         rig.engine.cancel_task(id, String::new(), request()).await.expect("canceled");
         eventually("it is removed", Duration::from_secs(10), async || {
