@@ -46,6 +46,7 @@ fn every_command_explains_itself() {
         "serve",
         "migrate",
         "check",
+        "openapi",
         "queue",
         "queue create",
         "queue list",

@@ -278,3 +278,88 @@ fn timed_out() -> Refusal {
 fn plain(text: &'static str) -> Answer {
     answer::text(HeaderValue::from_static("text/plain; charset=utf-8"), text)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        future::{Ready, ready},
+        sync::Mutex,
+    };
+
+    use http_body_util::BodyExt as _;
+    use tonic::Status;
+
+    use super::*;
+
+    /// Refuses every call, and keeps what was said about the last one.
+    #[derive(Clone, Default)]
+    struct Refusing(Arc<Mutex<Option<Request<()>>>>);
+
+    impl Service<Request<Body>> for Refusing {
+        type Response = Response<Body>;
+        type Error = Infallible;
+        type Future = Ready<Result<Response<Body>, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: Request<Body>) -> Self::Future {
+            *self.0.lock().expect("not poisoned") = Some(request.map(drop));
+            ready(Ok(Status::unauthenticated("who are you?").into_http()))
+        }
+    }
+
+    /// Whoever the peer is, as the transport knows it.
+    #[derive(Clone, Debug, PartialEq)]
+    struct Peer(u8);
+
+    #[tokio::test]
+    async fn a_call_is_made_with_the_callers_own_credentials_and_refused_as_in_grpc() {
+        let services = Refusing::default();
+        let mut gateway = Gateway::new(services.clone(), GatewayOptions::default()).expect("the contract");
+        let request = Request::get("/v1/tasks/x?view=TASK_VIEW_FULL")
+            .header("authorization", "Bearer secret")
+            .header("x-request-id", "7")
+            .header("grpc-encoding", "gzip")
+            .header("host", "h")
+            .extension(Peer(7))
+            .body(Body::empty())
+            .expect("a request");
+        let answer = gateway.call(request).await.expect("an answer");
+        assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+        assert_eq!(answer.headers()[header::WWW_AUTHENTICATE], "Bearer");
+        let text = answer.into_body().collect().await.expect("a body").to_bytes();
+        let body: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        assert_eq!(
+            (&body["error"]["code"], &body["error"]["message"]),
+            (&401.into(), &"who are you?".into())
+        );
+
+        let call = services.0.lock().expect("not poisoned").take().expect("a call");
+        assert_eq!(call.uri(), "/orbit.v1.TaskService/GetTask");
+        assert_eq!(call.extensions().get(), Some(&Peer(7)));
+        let said = |name: &str| call.headers().get(name).and_then(|v| v.to_str().ok());
+        assert_eq!((said("authorization"), said("x-request-id")), (Some("Bearer secret"), Some("7")));
+        assert_eq!((said("content-type"), said("te")), (Some("application/grpc"), Some("trailers")));
+        assert_eq!((said("grpc-encoding"), said("host")), (None, None));
+    }
+
+    #[test]
+    fn a_wait_is_preferred_in_whole_seconds_and_capped() {
+        let wait = |value: &'static str| {
+            let headers =
+                HeaderMap::from_iter([("prefer".parse().expect("a name"), HeaderValue::from_static(value))]);
+            preferred_wait(&headers)
+        };
+        assert_eq!(
+            (wait("wait=10"), wait("respond-async, Wait = 5"), wait("wait=999")),
+            (Some(10), Some(5), Some(60))
+        );
+        assert_eq!(
+            (wait("wait=0"), wait("wait=-1"), wait("wait=1.5"), wait("waiting=1")),
+            (None, None, None, None)
+        );
+    }
+}
