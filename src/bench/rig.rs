@@ -169,18 +169,19 @@ impl Rig {
         self.since(before, tally).await
     }
 
-    /// What happens until it is enough, at most within the next `duration`.
+    /// What happens until so many starts are enough, at most within the next `duration`.
     pub(super) async fn window_until(
         &mut self,
         what: &str,
         duration: Duration,
         progress: &Progress,
-        enough: impl Fn(&Tally) -> bool,
+        enough: impl Fn(u64) -> bool,
     ) -> Result<Window, BenchError> {
         let before = self.mark().await?;
-        self.read().await?;
+        // What was done while the counters were read is no part of the window, but it is done.
+        let skipped = self.read().await?.started;
         let (mut tally, mut left) = (Tally::default(), duration);
-        while !left.is_zero() && !enough(&tally) {
+        while !left.is_zero() && !enough(skipped + tally.started) {
             let step = left.min(LOOK);
             progress.wait(what, step).await;
             left -= step;

@@ -1,10 +1,10 @@
 //! `orbit bench` as a user runs it, for moments only: that each mode works and tells its figures. How large they are is
 //! for the person at the machine.
 
-use std::process::Stdio;
+use std::{process::Stdio, time::Duration};
 
 use serde_json::Value;
-use tokio::process::Command;
+use tokio::{process::Command, time::sleep};
 
 use crate::support::{database::TestDatabase, on_every_database, on_mysql};
 
@@ -75,6 +75,30 @@ mod alone {
             let before = database.number(databases).await;
             let report = bench(&database, "lifecycle --nodes 2 --workers 4 --slots 8 --submitters 8 --seconds 2").await;
             positive(&report, &["lifecycles_per_s", "database_cpu_us"]);
+            assert_eq!(database.number(databases).await, before);
+            database.drop().await;
+        }
+
+        async fn ctrl_c_removes_databases_and_processes() {
+            let database = TestDatabase::mysql().await;
+            let databases = "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name LIKE 'orbit\\_bench\\_%'";
+            let before = database.number(databases).await;
+            let mut command = Command::new(env!("CARGO_BIN_EXE_orbit"));
+            command.args(["bench", "lifecycle", "--database-url", &database.url]).stdin(Stdio::null());
+            let bench = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it runs");
+            let pid = bench.id().expect("it runs").to_string();
+            // Two databases are there once lifecycles begin.
+            for _ in 0..600 {
+                if database.number(databases).await >= before + 2 {
+                    break;
+                }
+                sleep(Duration::from_millis(100)).await;
+            }
+            sleep(Duration::from_secs(1)).await;
+            let told = Command::new("kill").args(["-INT", &pid]).status().await.expect("kill");
+            assert!(told.success());
+            let output = bench.wait_with_output().await.expect("it ends");
+            assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
             assert_eq!(database.number(databases).await, before);
             database.drop().await;
         }
