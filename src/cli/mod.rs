@@ -52,12 +52,12 @@ enum Command {
     Check(check::CheckArgs),
     Queue(queue::QueueArgs),
     Task(task::TaskArgs),
-    Bench(bench::BenchArgs),
     #[command(hide = true, name = "bench-node")]
     BenchNode,
     #[command(hide = true, name = "bench-load")]
     BenchLoad,
     Review(review::ReviewArgs),
+    Bench(bench::BenchArgs),
 }
 
 /// Runs what the command line asks for.
