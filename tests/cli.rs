@@ -45,6 +45,7 @@ fn every_command_explains_itself() {
         "dev",
         "serve",
         "migrate",
+        "bench",
         "check",
         "openapi",
         "queue",

@@ -144,9 +144,8 @@ impl Run<'_> {
             }
             sleep(LOOK).await;
         }
-        let window = rig
-            .window_until("drain", options.measured, self.progress, |tally| started + tally.started >= last)
-            .await?;
+        let window =
+            rig.window_until("drain", options.measured, self.progress, |more| started + more >= last).await?;
         let (_, peak) = rig.nodes.rss_mib();
         rig.end().await;
         if let Some(snapshot) = snapshot {

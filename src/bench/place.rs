@@ -7,7 +7,10 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use super::{BenchError, usage};
-use crate::server::{self, DatabaseUrl};
+use crate::{
+    server::{self, DatabaseUrl},
+    store,
+};
 
 /// Where databases are made.
 pub(super) enum Place {
@@ -118,14 +121,9 @@ impl Place {
     pub(super) async fn settings(&self, url: &str) -> Result<Settings, BenchError> {
         match self {
             Self::Sqlite { folder } => {
-                let database = crate::store::Database::open(
-                    url,
-                    crate::store::DatabaseOptions {
-                        access: crate::store::Access::Inspect,
-                        ..crate::store::DatabaseOptions::default()
-                    },
-                );
-                let database = database.await.map_err(BenchError::new)?;
+                // As a node opens it.
+                let database = store::Database::open(url, store::DatabaseOptions::default()).await;
+                let database = database.map_err(BenchError::new)?;
                 let db = database.connection();
                 let version = text(&db, "SELECT sqlite_version() AS value").await?;
                 let mode = text(&db, "SELECT journal_mode AS value FROM pragma_journal_mode").await?;

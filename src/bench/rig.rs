@@ -17,8 +17,8 @@ use crate::proto::{PauseQueueRequest, queue_service_client::QueueServiceClient};
 /// How long what is unfinished may take once nothing more is submitted.
 const QUIET_LIMIT: Duration = Duration::from_mins(1);
 
-/// How often a window is looked at.
-const STEP: Duration = Duration::from_millis(250);
+/// How often a window is looked at, if its end is not known.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Nodes on one database.
 pub(super) struct Nodes {
@@ -162,26 +162,35 @@ impl Rig {
         duration: Duration,
         progress: &Progress,
     ) -> Result<Window, BenchError> {
-        self.window_until(what, duration, progress, |_| false).await
+        let before = self.mark().await?;
+        self.read().await?;
+        progress.wait(what, duration).await;
+        let tally = self.read().await?;
+        self.since(before, tally).await
     }
 
-    /// What happens until it is enough, at most within the next `duration`.
+    /// What happens until so many starts are enough, at most within the next `duration`.
     pub(super) async fn window_until(
         &mut self,
         what: &str,
         duration: Duration,
         progress: &Progress,
-        enough: impl Fn(&Tally) -> bool,
+        enough: impl Fn(u64) -> bool,
     ) -> Result<Window, BenchError> {
         let before = self.mark().await?;
-        self.read().await?;
+        // What was done while the counters were read is no part of the window, but it is done.
+        let skipped = self.read().await?.started;
         let (mut tally, mut left) = (Tally::default(), duration);
-        while !left.is_zero() && !enough(&tally) {
-            let step = left.min(STEP);
+        while !left.is_zero() && !enough(skipped + tally.started) {
+            let step = left.min(LOOK);
             progress.wait(what, step).await;
             left -= step;
             tally.add(self.read().await?);
         }
+        self.since(before, tally).await
+    }
+
+    async fn since(&mut self, before: Mark, tally: Tally) -> Result<Window, BenchError> {
         let after = self.mark().await?;
         Ok(Window {
             tally,

@@ -10,15 +10,9 @@ pub async fn run(
     progress: &Progress,
     cancel: CancellationToken,
 ) -> Result<Option<Report>, BenchError> {
-    tokio::select! {
-        biased;
-        () = cancel.cancelled() => Ok(None),
-        measured = async {
-            match options.pairs {
-                Some(pairs) => Box::pin(compare(options, pairs, progress, &cancel)).await,
-                None => Box::pin(once(options, progress, &cancel)).await,
-            }
-        } => measured,
+    match options.pairs {
+        Some(pairs) => Box::pin(compare(options, pairs, progress, &cancel)).await,
+        None => Box::pin(once(options, progress, &cancel)).await,
     }
 }
 

@@ -54,12 +54,12 @@ enum Command {
     Openapi(openapi::OpenapiArgs),
     Queue(queue::QueueArgs),
     Task(task::TaskArgs),
-    Bench(bench::BenchArgs),
     #[command(hide = true, name = "bench-node")]
     BenchNode,
     #[command(hide = true, name = "bench-load")]
     BenchLoad,
     Review(review::ReviewArgs),
+    Bench(bench::BenchArgs),
 }
 
 /// Runs what the command line asks for.

@@ -10,6 +10,7 @@ mod support;
 
 mod atomicity;
 mod batch;
+mod bench;
 mod cancel;
 mod cancel_races;
 mod check;
