@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use orbit::{
     domain::{
-        ids::TaskId,
+        ids::{SessionId, TaskId},
         queue::{Queue, QueueChange},
         task::StateName,
     },
-    engine::{Engine, EngineOptions, SeatEvent, SeatRequest},
+    engine::{Engine, EngineOptions, SeatEvent, SeatRequest, Session},
     store::{Database, DatabaseOptions},
 };
 use tokio::{sync::Barrier, task::JoinSet, time::timeout};
@@ -170,10 +170,11 @@ on_every_database! {
         rig.submit(|_| {}).await;
         rig.submit(|s| s.handler = "another".to_owned()).await;
         // Both due at once, for one session that has room for both.
+        let session_id = SessionId(uuid::Uuid::new_v4());
         let (_seat, mut events) = rig
             .engine
             .take_seat(SeatRequest {
-                session: rig.worker(1).await.session.clone(),
+                session: Session { session_id, ..rig.worker(1).await.session.clone() },
                 queue_ids: vec![QUEUE.to_owned()],
                 handlers: [HANDLER.0, "another"].map(|handler| (handler.to_owned(), HANDLER.1.to_owned())).into(),
                 max_in_flight: 4,
