@@ -170,6 +170,28 @@ async fn a_finish_right_after_an_outage_is_applied() {
     proxy.end().await;
 }
 
+async fn a_renewal_right_after_an_outage_is_good() {
+    let database = TestDatabase::mysql().await;
+    let proxy = Proxy::before(&database.url).await;
+    let opened = Database::open(&proxy.url(&database.url), DatabaseOptions::default()).await.expect("opened");
+    let rig = Rig { engine: Engine::start(opened, short_lease()).await.expect("started"), database };
+    rig.engine.create_queue(QUEUE.to_owned(), 0, request()).await.expect("a queue");
+    let mut worker = rig.worker(16).await;
+    let attempts = run_many(&rig.engine, &mut worker, 10).await;
+    proxy.freeze();
+    sleep(Duration::from_millis(1_500)).await;
+    // Asked while nothing answers, judged before anything else is.
+    let restore = async {
+        sleep(Duration::from_millis(300)).await;
+        proxy.restore();
+    };
+    let (statuses, ()) = tokio::join!(rig.engine.renew(&attempts), restore);
+    assert!(statuses.expect("told").iter().all(|lease| lease.valid));
+    all_applied(&worker, &attempts).await;
+    rig.end().await;
+    proxy.end().await;
+}
+
 /// One node cut off alone is no outage: the others see what happens to its workers.
 async fn a_node_cut_off_alone_loses_its_leases_to_the_other() {
     let database = TestDatabase::mysql().await;

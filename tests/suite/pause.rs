@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use orbit::{
     domain::{
-        ids::TaskId,
+        ids::{SessionId, TaskId},
         queue::{Queue, QueueChange},
         task::StateName,
     },
-    engine::{Engine, EngineOptions, SeatEvent},
+    engine::{Engine, EngineOptions, SeatEvent, SeatRequest, Session},
     store::{Database, DatabaseOptions},
 };
 use tokio::{sync::Barrier, task::JoinSet, time::timeout};
@@ -160,6 +160,33 @@ on_every_database! {
         let most = rig.database.number(sql).await;
         assert!((1..=3).contains(&most), "{most} at once");
         workers.shutdown().await;
+        rig.end().await;
+    }
+
+    async fn two_handlers_of_a_queue_share_its_one_permit(database: TestDatabase) {
+        let rig = Rig::new(database, options()).await;
+        change(&rig.engine, QueueChange::SetMaxRunning { max_running: 1 }).await;
+        change(&rig.engine, QueueChange::Pause).await;
+        rig.submit(|_| {}).await;
+        rig.submit(|s| s.handler = "another".to_owned()).await;
+        // Both due at once, for one session that has room for both.
+        let session_id = SessionId(uuid::Uuid::new_v4());
+        let (_seat, mut events) = rig
+            .engine
+            .take_seat(SeatRequest {
+                session: Session { session_id, ..rig.worker(1).await.session.clone() },
+                queue_ids: vec![QUEUE.to_owned()],
+                handlers: [HANDLER.0, "another"].map(|handler| (handler.to_owned(), HANDLER.1.to_owned())).into(),
+                max_in_flight: 4,
+                held: Vec::new(),
+            })
+            .await
+            .expect("a seat");
+        change(&rig.engine, QueueChange::Resume).await;
+        assert!(events.recv().await.is_some());
+        let second = timeout(Duration::from_millis(500), events.recv()).await;
+        assert!(second.is_err(), "{second:?}");
+        assert_eq!(rig.database.number("SELECT COUNT(*) FROM leases").await, 1);
         rig.end().await;
     }
 

@@ -16,6 +16,27 @@ use orbit::{
 use crate::support::{on_every_database, rig::*};
 
 on_every_database! {
+    async fn a_worker_holds_no_more_at_once_than_it_takes(database: TestDatabase) {
+        let rig = Rig::new(database, options()).await;
+        let mut worker = rig.worker(2).await;
+        for _ in 0..5 {
+            rig.submit(|_| {}).await;
+        }
+        let first = worker.next().await.attempt;
+        let mut last = worker.next().await.attempt;
+        worker.start(last).await;
+        worker.nothing_for(Duration::from_millis(400)).await;
+        for _ in 0..3 {
+            worker.finish(last, succeeded()).await;
+            worker.seat.released(last.attempt_id);
+            last = worker.next().await.attempt;
+            worker.start(last).await;
+        }
+        worker.nothing_for(Duration::from_millis(400)).await;
+        worker.start(first).await;
+        rig.end().await;
+    }
+
     async fn a_worker_gets_only_what_it_declared(database: TestDatabase) {
         let rig = Rig::new(database, options()).await;
         rig.engine.create_queue("other".to_owned(), 0, request()).await.expect("a queue");
