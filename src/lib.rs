@@ -5,9 +5,15 @@ pub mod proto;
 pub mod sdk;
 
 #[cfg(feature = "server")]
+pub mod bench;
+#[cfg(feature = "server")]
 pub mod domain;
 #[cfg(feature = "server")]
 pub mod engine;
+#[cfg(feature = "server")]
+pub mod gateway;
+#[cfg(feature = "server")]
+pub mod metric;
 #[cfg(feature = "server")]
 pub mod rpc;
 #[cfg(feature = "server")]
@@ -23,3 +29,8 @@ pub mod testing;
 #[cfg(all(doctest, feature = "sdk"))]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+/// So does that of the producers' page.
+#[cfg(all(doctest, feature = "sdk"))]
+#[doc = include_str!("../docs/producers.md")]
+mod producers {}

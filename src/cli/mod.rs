@@ -1,5 +1,6 @@
 //! The command line: reads what to do, starts it, and ends the process with the right code.
 
+mod bench;
 mod check;
 mod client;
 mod dev;
@@ -8,6 +9,7 @@ mod file;
 mod json;
 mod logging;
 mod migrate;
+mod openapi;
 mod options;
 mod queue;
 mod review;
@@ -49,8 +51,14 @@ enum Command {
     Serve(serve::ServeArgs),
     Migrate(migrate::MigrateArgs),
     Check(check::CheckArgs),
+    Openapi(openapi::OpenapiArgs),
     Queue(queue::QueueArgs),
     Task(task::TaskArgs),
+    Bench(bench::BenchArgs),
+    #[command(hide = true, name = "bench-node")]
+    BenchNode,
+    #[command(hide = true, name = "bench-load")]
+    BenchLoad,
     Review(review::ReviewArgs),
 }
 
@@ -62,8 +70,12 @@ pub(crate) fn main() -> ExitCode {
         Command::Serve(args) => on_all_cores(serve::run(args)),
         Command::Migrate(args) => on_one_core(migrate::run(args)),
         Command::Check(args) => on_one_core(check::run(args)),
+        Command::Openapi(args) => openapi::run(&args),
         Command::Queue(args) => on_one_core(queue::run(args)),
         Command::Task(args) => on_one_core(task::run(args)),
+        Command::Bench(args) => on_all_cores(bench::run(args)),
+        Command::BenchNode => on_all_cores(bench::child(orbit::bench::run_node())),
+        Command::BenchLoad => on_one_core(bench::child(orbit::bench::run_load())),
         Command::Review(args) => on_one_core(review::run(args)),
     };
     match done {

@@ -1,5 +1,7 @@
 //! Moments of the database's clock.
 
+use std::time::Duration;
+
 /// A moment: microseconds since the Unix epoch, by the database's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(i64);
@@ -25,6 +27,11 @@ impl Moment {
     pub fn ms_since(self, earlier: Self) -> u32 {
         let ms = self.0.saturating_sub(earlier.0).max(0) / 1_000;
         u32::try_from(ms).unwrap_or(u32::MAX)
+    }
+
+    /// From `earlier` to this moment, nothing if it is not later.
+    pub fn duration_since(self, earlier: Self) -> Duration {
+        Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 }
 

@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     domain::ids::{RouteNo, TaskId},
+    metric,
     store::{Database, Needs, RouteInfo, WorkingSet},
 };
 
@@ -159,6 +160,9 @@ impl LaneJob for ClaimJob {
         let claimed_at = Instant::now();
         let Self { dispatcher, claim, named, claims } = *self;
         dispatcher.seats.claimed(&claim.asks, &claims, &named);
+        for one in &claims.claimed {
+            metric::took(metric::DISPATCH, one.waited);
+        }
         let mut unread = Vec::new();
         for one in claims.claimed {
             match &one.accepted {

@@ -5,7 +5,13 @@
 
 use std::{pin::Pin, sync::Arc};
 
-use crate::store::{BatchError, LaneConnection, Needs};
+use metrics::{Histogram, histogram};
+use tokio::time::Instant;
+
+use crate::{
+    metric,
+    store::{BatchError, LaneConnection, Needs},
+};
 
 use super::{
     Failure, RETRY_AFTER, command::LaneJob, dispatcher::Dispatcher, queue::LaneQueue, seats::Seats,
@@ -18,6 +24,8 @@ pub(super) struct Lane {
     dispatcher: Arc<Dispatcher>,
     seats: Arc<Seats>,
     waiters: Arc<Waiters>,
+    wait: Histogram,
+    batch: Histogram,
 }
 
 impl Lane {
@@ -28,7 +36,8 @@ impl Lane {
         seats: Arc<Seats>,
         waiters: Arc<Waiters>,
     ) -> Self {
-        Self { connection, queue, dispatcher, seats, waiters }
+        let (wait, batch) = (histogram!(metric::LANE_WAIT), histogram!(metric::BATCH_COMMANDS));
+        Self { connection, queue, dispatcher, seats, waiters, wait, batch }
     }
 
     pub(super) async fn run(mut self) {
@@ -37,11 +46,21 @@ impl Lane {
             if jobs.is_empty() {
                 continue;
             }
+            self.measure(&jobs);
             self.run_batch(jobs).await;
             // Nothing more of this lane begins before it is known how the last commit ended.
             self.connection.settled().await;
         }
         self.connection.close().await;
+    }
+
+    fn measure(&self, jobs: &[Box<dyn LaneJob>]) {
+        let now = Instant::now();
+        for since in jobs.iter().filter_map(|job| job.since()) {
+            self.wait.record(now.saturating_duration_since(since));
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a transaction has few commands")]
+        self.batch.record(jobs.len() as f64);
     }
 
     /// Runs commands as one transaction. If it fails for a cause that will not pass, halves of it are run, so that one bad

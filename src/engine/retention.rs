@@ -23,6 +23,7 @@ pub(super) async fn run(engine: Engine) {
         return;
     };
     let interval = (keep / 10).clamp(Duration::from_secs(1), WALK_INTERVAL_MAX);
+    let interval = interval.max(engine.inner.options.sweep_interval);
     loop {
         tokio::select! {
             () = engine.inner.stop.cancelled() => break,

@@ -2,10 +2,13 @@
 
 use sea_orm::{ConnectionTrait as _, DatabaseTransaction, Statement, Value};
 
-use crate::domain::{
-    ids::TaskId,
-    task::{OperatorVerdict, StateName, Task},
-    time::Moment,
+use crate::{
+    domain::{
+        ids::TaskId,
+        task::{OperatorVerdict, StateName, Task},
+        time::Moment,
+    },
+    metric,
 };
 
 use super::{
@@ -207,6 +210,7 @@ impl Saver<'_> {
     }
 
     async fn insert(&self, table: &'static str, columns: &[&str], rows: Vec<Row>) -> Result<(), Fault> {
+        metric::rows_written(table, rows.len());
         for statement in self.dialect.inserts(table, columns, rows) {
             self.tx.execute_raw(statement).await?;
         }
@@ -239,6 +243,7 @@ impl Saver<'_> {
     async fn expect(&self, table: &'static str, statement: Statement, count: usize) -> Result<(), Fault> {
         let found = self.tx.execute_raw(statement).await?.rows_affected();
         if found == count as u64 {
+            metric::rows_written(table, count);
             return Ok(());
         }
         Err(Inconsistency::new(table, "(write)", count, format!("expected so many rows, found {found}"))

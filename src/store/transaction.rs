@@ -12,7 +12,7 @@ use sea_orm::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::domain::time::Moment;
+use crate::{domain::time::Moment, metric};
 
 use super::{
     database::Database,
@@ -140,7 +140,10 @@ impl LaneConnection {
                 Err(_) => Attempt::Fault(Fault::Away(sea_orm::DbErr::Custom("time-out".to_owned()))),
             };
             let fault = match attempt {
-                Attempt::Done(answers, wakes) => return Ok((answers, wakes)),
+                Attempt::Done(answers, wakes) => {
+                    metric::took(metric::TRANSACTION, began.elapsed());
+                    return Ok((answers, wakes));
+                }
                 Attempt::CommitUnknown(answers, wakes) => match self.settle().await {
                     Some(Settled::Committed) => return Ok((answers, wakes)),
                     Some(Settled::NotCommitted) => continue,
@@ -209,8 +212,10 @@ impl LaneConnection {
         match self.prepare(&tx, needs, apply).await {
             Ok(Prepared::Ready(answers, wakes)) => {
                 self.committing = true;
+                let began = Instant::now();
                 match tx.commit().await.map_err(CommitFault::from) {
                     Ok(()) => {
+                        metric::took(metric::COMMIT, began.elapsed());
                         self.committing = false;
                         self.seq += 1;
                         Attempt::Done(answers, wakes)

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -9,7 +9,7 @@ use crate::{
         decide::claim,
         ids::{AttemptId, Route, RouteNo, SessionId},
         submission::Submission,
-        task::Task,
+        task::{State, Task},
     },
     engine::SeatEvent,
     store::{Needs, WorkingSet},
@@ -47,6 +47,8 @@ pub(in crate::engine) struct Claimed {
     pub(in crate::engine) attempt_id: AttemptId,
     /// The task, LEASED.
     pub(in crate::engine) task: Task,
+    /// How long it had been due.
+    pub(in crate::engine) waited: Duration,
     /// What it was accepted from, if that was in the same transaction.
     pub(in crate::engine) accepted: Option<Arc<Submission>>,
 }
@@ -115,12 +117,16 @@ fn claim_one(
         let Ok(transition) = claim(&task, attempt_id, &ask.holder, start_window_ms, ws.now(), &actor) else {
             continue;
         };
+        let waited = match task.state {
+            State::Waiting { available_at } => ws.now().duration_since(available_at),
+            _ => Duration::ZERO,
+        };
         let (task, accepted) = (transition.task.clone(), ws.submission(transition.task.id));
         ws.apply(transition);
         ws.permit_taken(route.queue);
         // The next one from another route, if there is one.
         ask.routes.rotate_left(1);
-        return Some(Claimed { session_id: ask.holder.session_id, attempt_id, task, accepted });
+        return Some(Claimed { session_id: ask.holder.session_id, attempt_id, task, accepted, waited });
     }
     None
 }

@@ -11,7 +11,7 @@ mod resolve;
 mod start;
 mod submit;
 
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 pub(super) use cancel::CancelTask;
 pub(super) use claim::{Ask, Claim, Claimed, Claims};
@@ -72,19 +72,24 @@ pub(crate) trait Command: Send + 'static {
 pub(super) struct Job<C: Command> {
     command: C,
     answer: Option<Result<C::Reply, Rejection>>,
+    since: Instant,
     reply: oneshot::Sender<Result<C::Reply, Failure>>,
 }
 
 impl<C: Command> Job<C> {
     pub(super) fn new(command: C) -> (Self, oneshot::Receiver<Result<C::Reply, Failure>>) {
         let (reply, receiver) = oneshot::channel();
-        (Self { command, answer: None, reply }, receiver)
+        (Self { command, answer: None, since: Instant::now(), reply }, receiver)
     }
 }
 
 /// A [`Job`] of any command.
 pub(super) trait LaneJob: Send {
     fn bytes(&self) -> usize;
+    /// Since when it waits for its transaction; none if it did not.
+    fn since(&self) -> Option<Instant> {
+        None
+    }
     fn brings(&self) -> Option<RouteNo> {
         None
     }
@@ -100,6 +105,10 @@ pub(super) trait LaneJob: Send {
 impl<C: Command> LaneJob for Job<C> {
     fn bytes(&self) -> usize {
         self.command.bytes()
+    }
+
+    fn since(&self) -> Option<Instant> {
+        Some(self.since)
     }
 
     fn brings(&self) -> Option<RouteNo> {
