@@ -130,6 +130,7 @@ const MODULES: [Module; 19] = [
             "sea_orm",
             "serde",
             "serde_json",
+            "sqlx",
             "tempfile",
             "thiserror",
             "tokio",
