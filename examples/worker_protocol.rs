@@ -105,7 +105,7 @@ async fn walk(url: &str) -> support::Outcome<()> {
     //    replayed; had it not, it is decided now. Either way the handler is not called again.
     stream.send(Ask::Finish(finish.clone())).await?;
     let confirmed = stream.answer(&finish.message_id).await?;
-    let receipt = confirmed.receipt.clone().ok_or_else(|| format!("no receipt: {confirmed:?}"))?;
+    let receipt = confirmed.receipt.ok_or_else(|| format!("no receipt: {confirmed:?}"))?;
     //    EVIDENCE would say: kept, and it changed nothing, since the lease was not valid. If the answer also says that
     //    the lease *is* valid, the report overtook its start: send the same result once more, under a new id.
     if receipt.disposition() != Disposition::Applied {

@@ -11,6 +11,8 @@ pub mod domain;
 #[cfg(feature = "server")]
 pub mod engine;
 #[cfg(feature = "server")]
+pub mod gateway;
+#[cfg(feature = "server")]
 pub mod metric;
 #[cfg(feature = "server")]
 pub mod rpc;
@@ -27,3 +29,8 @@ pub mod testing;
 #[cfg(all(doctest, feature = "sdk"))]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+/// So does that of the producers' page.
+#[cfg(all(doctest, feature = "sdk"))]
+#[doc = include_str!("../docs/producers.md")]
+mod producers {}

@@ -57,6 +57,8 @@ pub struct ServerConfig {
     pub migrate: bool,
     /// Whether an address that other machines reach is allowed, although everybody there may then do everything.
     pub insecure_no_auth: bool,
+    /// Origins, such as `https://console.example`, whose pages in a browser may use the HTTP gateway. Default none.
+    pub cors_origins: Vec<String>,
     /// Queues to make if they are not there yet.
     pub queues: Vec<String>,
     /// Leases, intervals and limits.
@@ -71,6 +73,7 @@ impl ServerConfig {
             listen: LISTEN_DEFAULT,
             migrate: false,
             insecure_no_auth: false,
+            cors_origins: Vec::new(),
             queues: Vec::new(),
             engine: EngineOptions::default(),
         }
@@ -102,6 +105,7 @@ pub struct Server {
     listener: TcpListener,
     local_addr: SocketAddr,
     engine: Engine,
+    cors_origins: Vec<String>,
 }
 
 impl Server {
@@ -119,7 +123,7 @@ impl Server {
         };
         // Only now: a start that fails says one line, and that is its error.
         tracing::info!(database = %config.database_url, node_id = %config.engine.node_id, address = %local_addr, "listening");
-        Ok(Self { listener, local_addr, engine })
+        Ok(Self { listener, local_addr, engine, cors_origins: config.cors_origins })
     }
 
     /// The address it listens on, with the real port.
@@ -130,8 +134,8 @@ impl Server {
     /// Answers until `shutdown` is cancelled, then ends within 10 s: streams are told, what was accepted is
     /// committed, the database is closed.
     pub async fn serve(self, shutdown: CancellationToken) -> Result<(), StartError> {
-        let Self { listener, engine, .. } = self;
-        let options = rpc::Options { drain_limit: DRAIN_LIMIT };
+        let Self { listener, engine, cors_origins, .. } = self;
+        let options = rpc::Options { drain_limit: DRAIN_LIMIT, cors_origins };
         let served = tokio::select! {
             served = rpc::serve(listener, engine.clone(), shutdown.clone(), options) => {
                 served.map_err(|error| StartError::Serve(error::one_line(&error)))

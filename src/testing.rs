@@ -91,6 +91,18 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(50);
 ///
 /// Leases last 3 s unless changed, and what has expired is noticed within 50 ms. See the [module](self) for an example.
 /// Dropping it begins the shutdown without waiting for its end.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let orbit = orbit::testing::TestServer::start().await?;
+/// # let client = orbit.client()?;
+/// let submitted = client.submit("default", "text.normalize", "v1").send().await?;
+/// assert_eq!(client.attempts(&submitted.task.task_id).await?.len(), 0);
+/// # orbit.shutdown().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct TestServer {
     url: String,
@@ -158,22 +170,71 @@ impl TestServer {
     }
 
     /// The address for clients and workers, `http://127.0.0.1:port`, behind which the switches work.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let client = orbit::sdk::Client::connect(orbit.url())?;
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn url(&self) -> &str {
         &self.url
     }
 
     /// A client of it, for producers and for workers.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// assert_eq!(client.list_queues().await?.len(), 1);
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn client(&self) -> Result<Client, Error> {
         Client::connect(&self.url)
     }
 
     /// Whether the answers to reports (`finish`) are lost from now on. The server has committed them all the same: a
     /// worker sends them again until one arrives, and the handler is not called again.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// orbit.drop_acknowledgements(true);
+    /// // … a worker reports, and does not hear that it was committed …
+    /// orbit.drop_acknowledgements(false);
+    /// orbit.cut_streams();
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn drop_acknowledgements(&self, drop: bool) {
         self.faults.send_modify(|faults| faults.drop_acknowledgements = drop);
     }
 
     /// Whether the answers to `start` are lost from now on: attempts are authorized, and their workers do not know it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// orbit.drop_start_acknowledgements(true);
+    /// // … an attempt is RUNNING, and its handler must not run yet …
+    /// orbit.drop_start_acknowledgements(false);
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn drop_start_acknowledgements(&self, drop: bool) {
         self.faults.send_modify(|faults| faults.drop_start_acknowledgements = drop);
     }
@@ -182,12 +243,34 @@ impl TestServer {
     ///
     /// For two executions of one task, which a handler that is declared IDEMPOTENT must survive, see
     /// [`expire_leases`](Self::expire_leases).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// orbit.deliver_twice(true);
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn deliver_twice(&self, twice: bool) {
         self.faults.send_modify(|faults| faults.deliver_twice = twice);
     }
 
     /// Breaks all worker streams that there are, on both sides, as a connection breaks. Workers come back and go on with
     /// what they hold.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// orbit.cut_streams();
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn cut_streams(&self) {
         self.faults.send_modify(|faults| faults.cuts += 1);
     }
@@ -195,11 +278,32 @@ impl TestServer {
     /// Ends all leases that there are, now; answers how many. As if their workers had been silent for too long: what had
     /// been started is in doubt, and is run again only if its task is IDEMPOTENT. The workers hear of it at their next
     /// renewal, and what they then report is evidence.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// assert_eq!(orbit.expire_leases().await?, 0);
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn expire_leases(&self) -> Result<u64, StartError> {
         self.server.expire_leases().await
     }
 
     /// Ends it, and removes its database. Workers that are still there are told to go away.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn shutdown(self) -> Result<(), StartError> {
         let Self { server, stop, serving, .. } = self;
         // First the streams, so that the server waits for no worker.

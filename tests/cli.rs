@@ -47,6 +47,7 @@ fn every_command_explains_itself() {
         "migrate",
         "bench",
         "check",
+        "openapi",
         "queue",
         "queue create",
         "queue list",

@@ -90,7 +90,7 @@ async fn a_dropped_acknowledgement_is_asked_for_again_and_nothing_runs_again() {
     let task = client.wait(&id, LIMIT).await.unwrap();
     assert_eq!((task.state(), task.attempt_count), (TaskState::Succeeded, 1));
     // The worker does not know: it cannot drain. With a new stream it asks again.
-    let drained = tokio::spawn(ended(worker));
+    let drained = tokio_util::task::TaskTracker::new().spawn(ended(worker));
     sleep(Duration::from_millis(300)).await;
     assert!(!drained.is_finished());
     orbit.drop_acknowledgements(false);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sea_orm_migration::prelude::{ConnectionTrait, DbErr, MigratorTrait, Query, SchemaManager};
-use sea_orm_migration::sea_orm::sqlx::{self, mysql::MySqlPoolOptions};
+use sea_orm_migration::sea_orm::sqlx::{self, Executor as _, mysql::MySqlPoolOptions};
 use sea_orm_migration::sea_orm::{
     DatabaseConnection, DatabaseTransaction, DbBackend, IsolationLevel, RuntimeErr, SqliteTransactionMode,
     SqlxMySqlConnector, Statement, TransactionOptions, TransactionTrait,
@@ -122,12 +122,23 @@ pub async fn migrate_to(db: &DatabaseConnection, step: u32) -> Result<Migrated, 
     }
 }
 
+/// What the schema is written in, whatever the server's defaults are.
+const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', autocommit = 1, \
+    completion_type = 0, sql_safe_updates = 0, sql_select_limit = 18446744073709551615, \
+    default_storage_engine = InnoDB";
+
 /// Works on a connection of its own, inside one (nominal) transaction so that the pool cannot exchange it. It is
 /// closed at the end, and also when this future is dropped: with it go the lock and the session's settings.
 async fn migrate_mysql(db: &DatabaseConnection, step: u32) -> Result<Migrated, MigrateError> {
     let options = db.get_mysql_connection_pool().connect_options();
     let pool = MySqlPoolOptions::new()
         .max_connections(1)
+        .after_connect(|connection, _| {
+            Box::pin(async move {
+                connection.execute(SESSION).await?;
+                connection.execute("SET SESSION TRANSACTION READ WRITE").await.map(|_| ())
+            })
+        })
         .after_release(|_, _| Box::pin(async { Ok(false) }))
         .connect_with(options.as_ref().clone())
         .await

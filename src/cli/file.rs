@@ -20,6 +20,8 @@ pub(crate) struct ConfigFile {
     pub(crate) migrate: Option<bool>,
     /// Whether an address that other machines reach is allowed without credentials.
     pub(crate) insecure_no_auth: Option<bool>,
+    /// Origins whose pages in a browser may use the HTTP gateway.
+    pub(crate) cors_origins: Option<Vec<String>>,
     /// This node's name in events and attempts.
     pub(crate) node_id: Option<String>,
     /// How long a granted or renewed lease lasts, in milliseconds.

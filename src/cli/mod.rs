@@ -9,6 +9,7 @@ mod file;
 mod json;
 mod logging;
 mod migrate;
+mod openapi;
 mod options;
 mod queue;
 mod review;
@@ -50,6 +51,7 @@ enum Command {
     Serve(serve::ServeArgs),
     Migrate(migrate::MigrateArgs),
     Check(check::CheckArgs),
+    Openapi(openapi::OpenapiArgs),
     Queue(queue::QueueArgs),
     Task(task::TaskArgs),
     #[command(hide = true, name = "bench-node")]
@@ -68,6 +70,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Serve(args) => on_all_cores(serve::run(args)),
         Command::Migrate(args) => on_one_core(migrate::run(args)),
         Command::Check(args) => on_one_core(check::run(args)),
+        Command::Openapi(args) => openapi::run(&args),
         Command::Queue(args) => on_one_core(queue::run(args)),
         Command::Task(args) => on_one_core(task::run(args)),
         Command::Bench(args) => on_all_cores(bench::run(args)),

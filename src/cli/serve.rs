@@ -49,6 +49,16 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) migrate: Option<bool>,
 
+    /// Origins, such as https://console.example, whose pages in a browser may use the HTTP gateway [default: none]
+    #[arg(
+        long,
+        value_name = "ORIGIN,...",
+        env = "ORBIT_CORS_ORIGINS",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    pub(crate) cors_origins: Option<Vec<String>>,
+
     /// This node's name in events and attempts, 1 to 64 visible ASCII characters [default: made up at each start]
     #[arg(long, value_name = "NAME", env = "ORBIT_NODE_ID", hide_env_values = true)]
     pub(crate) node_id: Option<String>,

@@ -52,6 +52,9 @@ fn merge(args: ServeArgs, file: ConfigFile, path: Option<&Path>) -> Result<Setti
     server.migrate = args.migrate.or(file.migrate).unwrap_or(server.migrate);
     server.insecure_no_auth =
         args.listen.insecure_no_auth.or(file.insecure_no_auth).unwrap_or(server.insecure_no_auth);
+    if let Some(origins) = limits.origins(args.cors_origins, file.cors_origins)? {
+        server.cors_origins = origins;
+    }
 
     let engine = &mut server.engine;
     if let Some(node_id) = limits.node_id(args.node_id, file.node_id)? {
@@ -129,6 +132,29 @@ impl Limits<'_> {
         }
         let problem = format!("is {value}; it must be {} to {}", range.start(), range.end());
         Err(self.failure(key, source, &problem))
+    }
+
+    /// A browser sends nothing after the host and the port, so anything more would never match.
+    fn origins(
+        &self,
+        flag: Option<Vec<String>>,
+        file: Option<Vec<String>>,
+    ) -> Result<Option<Vec<String>>, Failure> {
+        let Some((origins, source)) = pick(flag, file) else {
+            return Ok(None);
+        };
+        let is_origin = |origin: &String| {
+            let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
+            host.is_some_and(|host| {
+                !host.is_empty() && host.bytes().all(|b| b.is_ascii_graphic() && b != b'/')
+            })
+        };
+        match origins.iter().find(|origin| !is_origin(origin)) {
+            None => Ok(Some(origins)),
+            Some(_) => {
+                Err(self.failure("cors_origins", source, "must be origins, such as https://console.example"))
+            }
+        }
     }
 
     fn node_id(&self, flag: Option<String>, file: Option<String>) -> Result<Option<String>, Failure> {

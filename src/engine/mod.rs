@@ -25,6 +25,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use tokio::{
     sync::{mpsc, watch},
     time::timeout,
@@ -58,7 +59,7 @@ use command::{
 pub use command::{MessageReply, Submitted};
 use dispatcher::Dispatcher;
 use lane::Lane;
-use queue::{BatchMax, LaneQueue};
+use queue::{Answer, BatchMax, LaneQueue};
 use seats::Seats;
 use waiters::Waiters;
 
@@ -216,6 +217,20 @@ impl Engine {
 
     /// Accepts a task, or finds the one that this key made before.
     pub async fn submit(&self, submission: Submission) -> Result<Submitted, Failure> {
+        let (lane, submit) = self.admit(submission).await?;
+        self.send(lane, submit).await
+    }
+
+    /// The same for many, each by itself; of two with the same key the first comes first.
+    pub async fn submit_all(&self, submissions: Vec<Submission>) -> Vec<Result<Submitted, Failure>> {
+        let admitted = join_all(submissions.into_iter().map(|submission| self.admit(submission))).await;
+        let queued: Vec<_> =
+            admitted.into_iter().map(|admitted| admitted.and_then(|(lane, s)| self.queue(lane, s))).collect();
+        join_all(queued.into_iter().map(|answer| async { answered(answer?).await })).await
+    }
+
+    /// Finds out where a new task would wait and what stands against it, and which lane decides.
+    async fn admit(&self, submission: Submission) -> Result<(usize, Submit), Failure> {
         if self.inner.draining.load(Ordering::Relaxed) {
             return Err(Failure::Draining { retry_after: Duration::from_secs(1) });
         }
@@ -233,7 +248,7 @@ impl Engine {
         let mut hasher = DefaultHasher::new();
         (&submission.principal, &submission.idempotency_key).hash(&mut hasher);
         let lane = usize::try_from(hasher.finish() % self.inner.lanes.len() as u64).unwrap_or(0);
-        self.send(lane, Submit::new(submission, admission)).await
+        Ok((lane, Submit::new(submission, admission)))
     }
 
     /// Asks whether an attempt may run.
@@ -343,10 +358,9 @@ impl Engine {
         reaper::run_once(self).await
     }
 
-    /// Removes all tasks that have ended longer ago than [`EngineOptions::keep_finished`], and tells how many they were.
-    /// Several nodes may do so at once.
-    pub async fn remove_finished(&self) -> Result<u64, Failure> {
-        retention::run_once(self).await
+    /// Removes all tasks that ended so long ago or longer, and tells how many they were. Several nodes may do so at once.
+    pub async fn remove_finished(&self, keep: Duration) -> Result<u64, Failure> {
+        retention::run_once(self, keep).await
     }
 
     fn lane_of(&self, task_id: TaskId) -> usize {
@@ -356,14 +370,21 @@ impl Engine {
 
     /// Sends a command into a lane and waits for its answer. The command goes on if the caller does not wait.
     async fn send<C: Command>(&self, lane: usize, command: C) -> Result<C::Reply, Failure> {
-        let Some(queue) = self.inner.lanes.get(lane) else {
-            return Err(Failure::Draining { retry_after: RETRY_AFTER });
-        };
-        let answer = queue.push(command)?;
-        match timeout(REPLY_LIMIT, answer).await {
-            Ok(Ok(reply)) => reply,
-            // The lane ended, or is too slow: nobody knows.
-            Ok(Err(_)) | Err(_) => Err(Failure::OutcomeUnknown),
+        answered(self.queue(lane, command)?).await
+    }
+
+    fn queue<C: Command>(&self, lane: usize, command: C) -> Result<Answer<C::Reply>, Failure> {
+        match self.inner.lanes.get(lane) {
+            Some(queue) => queue.push(command),
+            None => Err(Failure::Draining { retry_after: RETRY_AFTER }),
         }
+    }
+}
+
+async fn answered<R>(answer: Answer<R>) -> Result<R, Failure> {
+    match timeout(REPLY_LIMIT, answer).await {
+        Ok(Ok(reply)) => reply,
+        // The lane ended, or is too slow: nobody knows.
+        Ok(Err(_)) | Err(_) => Err(Failure::OutcomeUnknown),
     }
 }

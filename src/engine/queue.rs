@@ -20,6 +20,9 @@ const SUBMITS_MAX: usize = 8 * 1024;
 /// Bytes that wait for one lane.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
 
+/// The answer to a command, after its commit.
+pub(super) type Answer<R> = oneshot::Receiver<Result<R, Failure>>;
+
 /// What waits for one lane.
 pub(super) struct LaneQueue {
     waiting: Mutex<Waiting>,
@@ -54,10 +57,7 @@ impl LaneQueue {
     }
 
     /// Adds a command; its answer arrives at the receiver after the commit.
-    pub(super) fn push<C: Command>(
-        &self,
-        command: C,
-    ) -> Result<oneshot::Receiver<Result<C::Reply, Failure>>, Failure> {
+    pub(super) fn push<C: Command>(&self, command: C) -> Result<Answer<C::Reply>, Failure> {
         let (job, answer) = Job::new(command);
         let mut waiting = self.lock();
         if waiting.closed {

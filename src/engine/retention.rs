@@ -15,7 +15,7 @@ const REST_FACTOR: u32 = 2;
 /// The least rest.
 const REST_MIN: Duration = Duration::from_millis(5);
 /// The longest rest between two walks.
-const WALK_INTERVAL_MAX: Duration = Duration::from_secs(60);
+const WALK_INTERVAL_MAX: Duration = Duration::from_mins(1);
 
 /// Walks until the node stops.
 pub(super) async fn run(engine: Engine) {
@@ -28,7 +28,7 @@ pub(super) async fn run(engine: Engine) {
             () = engine.inner.stop.cancelled() => break,
             () = sleep(interval) => {}
         }
-        match run_once(&engine).await {
+        match run_once(&engine, keep).await {
             Ok(0) => {}
             Ok(removed) => tracing::info!(removed, "removed finished tasks"),
             Err(failure) => tracing::debug!(?failure, "finished tasks not removed"),
@@ -37,10 +37,7 @@ pub(super) async fn run(engine: Engine) {
 }
 
 /// One walk over all tasks that may be due, or what is left of it when the node stops.
-pub(super) async fn run_once(engine: &Engine) -> Result<u64, Failure> {
-    let Some(keep) = engine.inner.options.keep_finished else {
-        return Ok(0);
-    };
+pub(super) async fn run_once(engine: &Engine, keep: Duration) -> Result<u64, Failure> {
     let database = &engine.inner.database;
     let (mut after, mut removed) = (TaskId(Uuid::nil()), 0);
     while !engine.inner.stop.is_cancelled() {

@@ -27,6 +27,9 @@ const PREFACE_BYTES: usize = 24;
 /// How long it may take.
 const PREFACE_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long a peer may take none of what is written to it. HTTP/2 finds that out by its keepalive, HTTP/1.1 has none.
+const STALL_LIMIT: Duration = Duration::from_secs(30);
+
 /// The connections of a listener, for ever. When `closing` is cancelled, those accepted so far break; when `shutdown`
 /// is, those that have said nothing yet.
 pub(super) fn incoming(
@@ -73,6 +76,8 @@ pub(super) struct Connection {
     closed: Pin<Box<WaitForCancellationFutureOwned>>,
     /// While the peer has not introduced itself.
     unknown: Option<Unknown>,
+    /// While a write waits for the peer to read.
+    stalled: Option<Pin<Box<Sleep>>>,
 }
 
 /// A peer that has not introduced itself: a descriptor is not kept for it for long, nor does a shutdown wait for it.
@@ -96,6 +101,7 @@ impl Connection {
                 limit: Box::pin(sleep(PREFACE_LIMIT)),
                 shutdown: Box::pin(shutdown.clone().cancelled_owned()),
             }),
+            stalled: None,
         }
     }
 
@@ -111,6 +117,16 @@ impl Connection {
             return Err(io::ErrorKind::TimedOut.into());
         }
         Ok(())
+    }
+
+    /// Notes whether a write got on; fails once it has not for too long.
+    fn progress<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(STALL_LIMIT)));
+        stalled.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 
     fn heard(&mut self, bytes: usize) {
@@ -153,7 +169,8 @@ impl AsyncRead for Connection {
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.check(cx)?;
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.progress(cx, written)
     }
 
     fn poll_write_vectored(
@@ -162,7 +179,8 @@ impl AsyncWrite for Connection {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.check(cx)?;
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.progress(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -221,6 +239,14 @@ mod tests {
         assert_eq!(pair.server.read_u8().await.ok(), Some(8));
         let (read, ()) = tokio::join!(pair.server.read_u8(), async { pair.closing.cancel() });
         assert_eq!(read.map_err(|e| e.kind()), Err(io::ErrorKind::ConnectionAborted));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_nobody_reads_ends() {
+        let mut pair = pair().await;
+        let full = vec![0; 64 * 1024 * 1024];
+        let written = pair.server.write_all(&full).await;
+        assert_eq!(written.map_err(|e| e.kind()), Err(io::ErrorKind::TimedOut));
     }
 
     #[tokio::test]

@@ -13,6 +13,7 @@ use tonic_health::{
 
 use crate::{
     engine::Engine,
+    gateway::{ApiError, Gateway, GatewayOptions},
     proto::{
         self, queue_service_server::QueueServiceServer, task_service_server::TaskServiceServer,
         worker_service_server::WorkerServiceServer,
@@ -65,6 +66,8 @@ const HEALTH_NAMES: [&str; 4] = [
 pub struct Options {
     /// How long a shutdown waits for calls and worker streams to end by themselves. Default 5 s, at most that.
     pub drain_limit: Duration,
+    /// Origins whose pages in a browser may use the HTTP gateway. Default none.
+    pub cors_origins: Vec<String>,
 }
 
 impl Options {
@@ -74,7 +77,7 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { drain_limit: Self::DRAIN_LIMIT_MAX }
+        Self { drain_limit: Self::DRAIN_LIMIT_MAX, cors_origins: Vec::new() }
     }
 }
 
@@ -84,6 +87,9 @@ pub enum ServeError {
     /// The descriptor set of the contract is not readable: the build is broken.
     #[error("the descriptor set cannot be served: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
+    /// The contract cannot be served by HTTP: the build is broken.
+    #[error(transparent)]
+    Gateway(#[from] ApiError),
     /// The transport failed.
     #[error("the server failed: {0}")]
     Transport(#[from] tonic::transport::Error),
@@ -100,7 +106,7 @@ fn routes(
     let queues = QueueServiceServer::new(Queues::new(engine.clone()));
     let workers = WorkerServiceServer::new(Workers::new(engine.clone(), sessions));
     let payload_bytes_max = engine.text_bytes_max();
-    let request_bytes_max = REQUEST_BYTES_MAX.max(payload_bytes_max) + REQUEST_FRAME_BYTES;
+    let request_bytes_max = request_bytes_max(engine);
     let worker_bytes_max = WORKER_MESSAGE_BYTES_MAX.max(payload_bytes_max + REQUEST_FRAME_BYTES);
     // No compression is accepted: a small message could stand for a huge one. Answers have no limit of their own, since
     // what was accepted must be readable; pages are cut where they are made.
@@ -110,6 +116,10 @@ fn routes(
         .add_service(workers.max_decoding_message_size(worker_bytes_max))
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?))
+}
+
+fn request_bytes_max(engine: &Engine) -> usize {
+    REQUEST_BYTES_MAX.max(engine.text_bytes_max()) + REQUEST_FRAME_BYTES
 }
 
 /// Old clients, grpcurl among them, ask for the alpha version. The details of errors belong to it: without their
@@ -136,6 +146,11 @@ pub async fn serve(
     let healthy = *engine.healthy().borrow();
     set_health(&reporter, healthy).await;
     let routes = routes(&engine, sessions.clone(), health, &shutdown)?;
+    let gateway = GatewayOptions {
+        body_bytes_max: request_bytes_max(&engine),
+        cors_origins: options.cors_origins.clone(),
+    };
+    let service = Gateway::new(ErrorInfoOnAll::new(routes.prepare()), gateway)?;
     let tasks = TaskTracker::new();
     let follower = follow_health(engine.healthy(), reporter, shutdown.clone());
     tasks.spawn(follower);
@@ -145,6 +160,7 @@ pub async fn serve(
     // Connections do not outlive this call, even if it is dropped before its end.
     let _close = closing.clone().drop_guard();
     let server = Server::builder()
+        .accept_http1(true)
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .max_concurrent_streams(STREAMS_MAX)
@@ -152,7 +168,7 @@ pub async fn serve(
         .initial_connection_window_size(CONNECTION_WINDOW)
         .timeout(CALL_LIMIT)
         .serve_with_incoming_shutdown(
-            ErrorInfoOnAll::new(routes.prepare()),
+            service,
             incoming(listener, shutdown.clone(), closing.clone()),
             shutdown.clone().cancelled_owned(),
         );

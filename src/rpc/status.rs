@@ -56,16 +56,22 @@ impl ErrorReply {
 
     /// One or more bad fields.
     pub(crate) fn invalid(problems: &[FieldProblem]) -> Self {
+        let described = problems.iter().map(|p| (p.field.to_owned(), p.description.clone()));
+        Self::bad_fields(shared_reason(problems), described)
+    }
+
+    /// One or more bad fields, each with what is wrong with it.
+    pub(crate) fn bad_fields(
+        reason: &'static str,
+        problems: impl IntoIterator<Item = (String, String)>,
+    ) -> Self {
         let described: Vec<_> =
-            problems.iter().map(|p| (p.field, shortened(&p.description, DESCRIPTION_CHARS_MAX))).collect();
+            problems.into_iter().map(|(field, d)| (field, shortened(&d, DESCRIPTION_CHARS_MAX))).collect();
         let texts: Vec<_> = described.iter().map(|(f, d)| format!("{f} {d}")).collect();
-        let fields: Vec<_> = described.iter().map(|(f, _)| *f).collect();
-        let mut reply = Self::new(
-            Code::InvalidArgument,
-            shared_reason(problems),
-            shortened(&texts.join("; "), MESSAGE_CHARS_MAX),
-        )
-        .about("fields", fields.join(","));
+        let fields: Vec<_> = described.iter().map(|(f, _)| f.as_str()).collect();
+        let mut reply =
+            Self::new(Code::InvalidArgument, reason, shortened(&texts.join("; "), MESSAGE_CHARS_MAX))
+                .about("fields", fields.join(","));
         let violations: Vec<_> = described.into_iter().map(|(f, d)| FieldViolation::new(f, d)).collect();
         reply.details.set_bad_request(violations);
         reply
@@ -108,7 +114,7 @@ impl ErrorReply {
         Self::new(Code::Unavailable, "OUTCOME_UNKNOWN", message)
     }
 
-    fn internal(incident: Uuid) -> Self {
+    pub(crate) fn internal(incident: Uuid) -> Self {
         let message =
             format!("a bug, or damaged data: the server's log tells more under incident {incident}");
         Self::new(Code::Internal, "INTERNAL", message).about("incident_id", incident.to_string())

@@ -4,9 +4,6 @@ mod batch;
 mod list;
 mod wait;
 
-use std::sync::Arc;
-
-use futures_util::future::join_all;
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -15,6 +12,7 @@ use crate::{
     domain::{ids::TaskId, names, policy::TASK_TIMEOUT_MS_DEFAULT, rejection::Rejection},
     engine::{self, Engine, Failure, Submitted},
     proto::{self, TaskView, task_service_server::TaskService},
+    store::reads::TaskRecord,
 };
 
 use super::{
@@ -42,23 +40,6 @@ impl Tasks {
         Self { engine, shutdown }
     }
 
-    async fn submit(
-        &self,
-        request: proto::SubmitTaskRequest,
-        principal: Arc<str>,
-    ) -> Result<proto::SubmitTaskResponse, Status> {
-        let submission = convert::submission(request, principal).map_err(|r| status(&r))?;
-        let (task, replayed) = match self.engine.submit(submission).await.map_err(|f| status(&f))? {
-            Submitted::Accepted(record) => (Some(convert::task(*record)), false),
-            Submitted::Replayed(task_id) => (self.read(task_id, TaskView::Basic).await?, true),
-        };
-        if task.is_none() {
-            // Its retention ended between the two: only sending again tells what is true now.
-            return Err(status(&Failure::OutcomeUnknown));
-        }
-        Ok(proto::SubmitTaskResponse { task, replayed })
-    }
-
     async fn read(&self, task_id: TaskId, view: TaskView) -> Result<Option<proto::Task>, Status> {
         let full = view == TaskView::Full;
         let record = self.engine.database().task(task_id, full).await;
@@ -81,7 +62,15 @@ impl TaskService for Tasks {
         request: Request<proto::SubmitTaskRequest>,
     ) -> Result<Response<proto::SubmitTaskResponse>, Status> {
         let principal = auth::principal(&request);
-        self.submit(request.into_inner(), principal).await.map(Response::new)
+        let submission = convert::submission(request.into_inner(), principal).map_err(|r| status(&r))?;
+        let answer = match self.engine.submit(submission).await.map_err(|f| status(&f))? {
+            Submitted::Accepted(record) => submitted_as(Some(*record), false),
+            Submitted::Replayed(task_id) => {
+                let record = self.engine.database().task(task_id, false).await;
+                submitted_as(record.map_err(|f| status(&Failure::from(f)))?, true)
+            }
+        };
+        answer.map(Response::new)
     }
 
     async fn batch_submit_tasks(
@@ -90,8 +79,19 @@ impl TaskService for Tasks {
     ) -> Result<Response<proto::BatchSubmitTasksResponse>, Status> {
         let principal = auth::principal(&request);
         let tasks = batch::tasks(request.into_inner()).map_err(|r| status(&r))?;
-        let submits = tasks.into_iter().map(|task| self.submit(task, principal.clone()));
-        Ok(Response::new(batch::response(join_all(submits).await)))
+        let read = tasks.into_iter().map(|task| convert::submission(task, principal.clone()));
+        let (submissions, refused) = batch::split(read);
+        let submitted = self.engine.submit_all(submissions).await;
+        // All together: a batch that is sent again may consist of nothing else.
+        let replayed: Vec<TaskId> = submitted.iter().flatten().filter_map(Submitted::replay).collect();
+        let known = self.engine.database().known_tasks(&replayed).await;
+        let known = known.map_err(|f| status(&Failure::from(f)))?;
+        let submitted = submitted.into_iter().map(|answer| match answer.map_err(|f| status(&f))? {
+            Submitted::Accepted(record) => submitted_as(Some(*record), false),
+            Submitted::Replayed(task_id) => submitted_as(known.get(&task_id).cloned(), true),
+        });
+        let answers = batch::join(submitted, refused);
+        Ok(Response::new(batch::response(answers)))
     }
 
     async fn get_task(
@@ -215,6 +215,13 @@ impl TaskService for Tasks {
             task: Some(self.present(task_id).await?),
         }))
     }
+}
+
+fn submitted_as(record: Option<TaskRecord>, replayed: bool) -> Result<proto::SubmitTaskResponse, Status> {
+    let task = record.map(|record| basic(convert::task(record)));
+    // Its retention ended just now: only sending again tells what is true.
+    let task = task.ok_or_else(|| status(&Failure::OutcomeUnknown))?;
+    Ok(proto::SubmitTaskResponse { task: Some(task), replayed })
 }
 
 fn list_events(request: &proto::ListTaskEventsRequest) -> Result<(TaskId, u32, (u32, u32)), Rejection> {

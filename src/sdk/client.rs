@@ -17,9 +17,17 @@ use crate::proto::{
 };
 
 /// Where a server listens unless told otherwise.
+///
+/// ```
+/// assert_eq!(orbit::sdk::DEFAULT_URL, "http://127.0.0.1:7070");
+/// ```
 pub const DEFAULT_URL: &str = "http://127.0.0.1:7070";
 
 /// How long a unary call may take, all its tries together, unless the client says otherwise.
+///
+/// ```
+/// assert_eq!(orbit::sdk::DEFAULT_CALL_TIMEOUT.as_secs(), 10);
+/// ```
 pub const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long one call may wait on the server.
@@ -60,6 +68,25 @@ pub struct Client {
 }
 
 /// What a [`Client`] is made from.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// use orbit::sdk::{Client, ErrorKind};
+///
+/// let client = Client::builder()
+///     .url("https://orbit-1.example:7070,https://orbit-2.example:7070")
+///     .bearer_token("a secret")
+///     .call_timeout(Duration::from_secs(5))
+///     .build()?;
+///
+/// let wrong = Client::builder().url("orbit.example:7070").build();
+/// assert_eq!(wrong.unwrap_err().kind(), ErrorKind::Config);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "a client is made by `.build()`"]
 pub struct ClientBuilder {
@@ -71,32 +98,85 @@ pub struct ClientBuilder {
 
 impl ClientBuilder {
     /// Adds an address, `http://host:port` or `https://host:port`, or several separated by commas.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut builder = orbit::sdk::Client::builder();
+    /// builder = builder.url("http://10.0.0.1:7070").url("http://10.0.0.2:7070");
+    /// let client = builder.build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn url(mut self, url: impl AsRef<str>) -> Self {
         let urls = url.as_ref().split(',').map(str::trim).filter(|url| !url.is_empty());
         self.urls.extend(urls.map(str::to_owned));
         self
     }
 
-    /// Trusts this certificate authority (PEM) instead of the system's, for `https` addresses.
+    /// Trusts this certificate authority (PEM) instead of the system's. All addresses must then be `https`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use orbit::sdk::{Client, ErrorKind};
+    ///
+    /// // let pem = std::fs::read_to_string("ca.pem")?;
+    /// # let pem = "-----BEGIN CERTIFICATE-----";
+    /// // Beside an address without TLS it would check nothing.
+    /// let wrong = Client::builder().url("http://orbit.example").ca_certificate_pem(pem).build();
+    /// assert_eq!(wrong.unwrap_err().kind(), ErrorKind::Config);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn ca_certificate_pem(mut self, pem: impl Into<String>) -> Self {
         self.ca_pem = Some(pem.into());
         self
     }
 
     /// Sends `authorization: Bearer …` with every call and stream.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut builder = orbit::sdk::Client::builder();
+    /// builder = builder.url("https://orbit.example").bearer_token("a secret");
+    /// let client = builder.build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn bearer_token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
     }
 
     /// How long one call may take, all its tries together. Default [`DEFAULT_CALL_TIMEOUT`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut builder = orbit::sdk::Client::builder();
+    /// builder = builder.url("http://10.0.0.1:7070").call_timeout(std::time::Duration::from_secs(30));
+    /// let client = builder.build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
         self
     }
 
-    /// Makes the client; connects when it is first used. Errors of kind `Config`: no or a wrong address, a token that
-    /// no header can carry, a call outside of a tokio runtime.
+    /// Makes the client; connects when it is first used. Errors of kind `Config`: no or a wrong address, a certificate
+    /// authority that is none, or for an address without TLS, a token that no header can carry, a call outside of a tokio
+    /// runtime.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = orbit::sdk::Client::builder().url("http://127.0.0.1:7070").build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn build(self) -> Result<Client, Error> {
         let endpoints = Endpoints::parse(&self.urls, self.ca_pem.as_deref(), self.token.as_deref())?;
         let caller = Caller::new(&endpoints, self.call_timeout)?;
@@ -109,22 +189,65 @@ impl Client {
     ///
     /// Connects when it is first used, so a server that is not there yet is no error here. Errors as
     /// [`ClientBuilder::build`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // Nobody listens there yet.
+    /// let client = orbit::sdk::Client::connect("http://10.0.0.1:7070,http://10.0.0.2:7070")?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn connect(urls: impl AsRef<str>) -> Result<Self, Error> {
         Self::builder().url(urls).build()
     }
 
     /// A client with a token, its own certificate authority or another call timeout.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = orbit::sdk::Client::builder().url("http://127.0.0.1:7070").bearer_token("a secret").build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder() -> ClientBuilder {
         ClientBuilder { urls: Vec::new(), ca_pem: None, token: None, call_timeout: DEFAULT_CALL_TIMEOUT }
     }
 
     /// The same client, on the same connections, with another call timeout.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let patient = client.with_call_timeout(std::time::Duration::from_mins(5));
+    /// patient.list_queues().await?;
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn with_call_timeout(&self, timeout: Duration) -> Self {
         Self { endpoints: Arc::clone(&self.endpoints), caller: self.caller.with_timeout(timeout) }
     }
 
     /// Begins to submit a task to a queue, for the handler of that name and version.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let submit = client.submit("default", "invoice.send", "v1").idempotency_key("invoice-4711/send");
+    /// let first = submit.send().await?;
+    /// let again = submit.send().await?;
+    /// assert_eq!((&first.task.task_id, again.replayed), (&again.task.task_id, true));
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn submit(
         &self,
         queue: impl Into<String>,
@@ -140,11 +263,42 @@ impl Client {
     }
 
     /// The task as of now, with payload and result. Reason `TASK_NOT_FOUND`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let submitted = client.submit("default", "text.normalize", "v1").payload("hello").send().await?;
+    /// let task = client.get(&submitted.task.task_id).await?;
+    /// assert_eq!(task.payload, r#""hello""#);
+    ///
+    /// let missing = client.get("0198d7a4-0000-7000-8000-000000000000").await.unwrap_err();
+    /// assert_eq!(missing.reason(), Some("TASK_NOT_FOUND"));
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn get(&self, task_id: &str) -> Result<Task, Error> {
         self.get_view(task_id, TaskView::Full).await
     }
 
     /// The task as of now, in the view asked for: BASIC leaves payload and result out. Reason `TASK_NOT_FOUND`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// use orbit::proto::{TaskState, TaskView};
+    ///
+    /// let submitted = client.submit("default", "text.normalize", "v1").payload("hello").send().await?;
+    /// let task = client.get_view(&submitted.task.task_id, TaskView::Basic).await?;
+    /// assert_eq!((task.state(), task.payload.as_str()), (TaskState::Waiting, ""));
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn get_view(&self, task_id: &str, view: TaskView) -> Result<Task, Error> {
         let request = GetTaskRequest { task_id: task_id.to_owned(), view: view.into() };
         let answer = self
@@ -158,6 +312,19 @@ impl Client {
 
     /// The task that this client's idempotency key made, without payload and result: what became of a submit whose
     /// answer was lost. Reason `TASK_NOT_FOUND`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let submit = client.submit("default", "invoice.send", "v1").idempotency_key("invoice-4711/send");
+    /// let submitted = submit.send().await?;
+    /// assert_eq!(client.lookup("invoice-4711/send").await?.task_id, submitted.task.task_id);
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn lookup(&self, idempotency_key: &str) -> Result<Task, Error> {
         let request = LookupTaskRequest { idempotency_key: idempotency_key.to_owned() };
         let answer = self
@@ -172,6 +339,19 @@ impl Client {
     /// All attempts of the task, oldest first, with what they reported. Reason `TASK_NOT_FOUND`.
     ///
     /// Holds the whole history in memory; [`attempts_page`](Self::attempts_page) reads a long one in portions.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let submitted = client.submit("default", "text.normalize", "v1").send().await?;
+    /// // No worker has taken it.
+    /// assert!(client.attempts(&submitted.task.task_id).await?.is_empty());
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn attempts(&self, task_id: &str) -> Result<Vec<Attempt>, Error> {
         let mut all = Vec::new();
         let mut token = String::new();
@@ -186,6 +366,19 @@ impl Client {
     }
 
     /// One page of the task's attempts: at most `page_size`, from `page_token` on (empty for the first page).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let submitted = client.submit("default", "text.normalize", "v1").send().await?;
+    /// let page = client.attempts_page(&submitted.task.task_id, 50, "").await?;
+    /// assert!(page.next_page_token.is_empty());
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn attempts_page(
         &self,
         task_id: &str,
@@ -205,6 +398,26 @@ impl Client {
     ///
     /// The server tells at once: nothing is polled. Goes on waiting while the server is away. An error of kind `Timeout` when the task is not settled by then;
     /// reason `TASK_NOT_FOUND`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// use std::time::Duration;
+    ///
+    /// use orbit::{proto::TaskState, sdk::{Context, Failure, Worker}};
+    ///
+    /// let double = |_: Context, number: u32| async move { Ok::<_, Failure>(2 * number) };
+    /// let worker = Worker::builder(&client).queue("default").handler("double", "v1", double).build()?.start()?;
+    /// let submitted = client.submit("default", "double", "v1").payload(&21).send().await?;
+    /// let task = client.wait(&submitted.task.task_id, Duration::from_secs(30)).await?;
+    /// assert_eq!((task.state(), task.result.as_str()), (TaskState::Succeeded, "42"));
+    /// # worker.drain(Duration::from_secs(10)).await?;
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn wait(&self, task_id: &str, limit: Duration) -> Result<Task, Error> {
         let deadline = Instant::now() + limit;
         let mut backoff = Backoff::new(WAIT_AGAIN_FIRST, WAIT_AGAIN_LIMIT);

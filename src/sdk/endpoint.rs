@@ -18,6 +18,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// What an answer may weigh: the server cuts its answers at 3 MiB, but one task with large texts may pass that.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// Where a certificate in PEM form begins.
+const PEM_MARK: &str = "-----BEGIN CERTIFICATE-----";
+
 /// A connection that adds the bearer token to each call.
 pub(crate) type Transport = InterceptedService<Channel, Bearer>;
 
@@ -78,9 +81,16 @@ fn endpoint(url: &str, ca_pem: Option<&str>) -> Result<Endpoint, Error> {
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE);
     if !tls {
-        return Ok(endpoint);
+        return match ca_pem {
+            Some(_) => Err(wrong("a certificate authority was given, so it must begin with https://")),
+            None => Ok(endpoint),
+        };
     }
     let config = match ca_pem {
+        // Without one nothing would be trusted, and every call fail without saying why.
+        Some(pem) if !pem.contains(PEM_MARK) => {
+            return Err(wrong("the certificate authority holds no certificate in PEM form"));
+        }
         Some(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
         None => ClientTlsConfig::new().with_native_roots(),
     };
@@ -124,6 +134,7 @@ mod tests {
         assert!(Endpoints::parse(&["http://127.0.0.1:7070".to_owned()], None, None).is_ok());
         assert!(Endpoints::parse(&["https://orbit.example".to_owned()], None, Some("secret")).is_ok());
         assert!(Endpoints::parse(&["http://h".to_owned()], None, Some("line\nbreak")).is_err());
+        assert!(Endpoints::parse(&["http://h".to_owned()], Some(PEM_MARK), None).is_err());
     }
 
     #[test]

@@ -8,10 +8,35 @@ use tonic_types::{RpcStatusExt as _, StatusExt as _};
 /// The error of every call of this SDK.
 ///
 /// Decide by [`kind`](Self::kind) and [`reason`](Self::reason), never by the message, which is for people.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let orbit = orbit::testing::TestServer::start().await?;
+/// # let client = orbit.client()?;
+/// use orbit::sdk::ErrorKind;
+///
+/// let error = client.submit("nowhere", "text.normalize", "v1").send().await.unwrap_err();
+/// assert_eq!((error.kind(), error.reason()), (ErrorKind::Server, Some("QUEUE_NOT_FOUND")));
+/// assert!(!error.is_transient());
+/// # orbit.shutdown().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
 /// Where an [`Error`] came from.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use orbit::sdk::{Client, ErrorKind};
+///
+/// assert_eq!(Client::connect("nonsense").unwrap_err().kind(), ErrorKind::Config);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -31,6 +56,19 @@ pub enum ErrorKind {
 }
 
 /// A field of the request that the server refused.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let orbit = orbit::testing::TestServer::start().await?;
+/// # let client = orbit.client()?;
+/// let submit = client.submit("default", "text.normalize", "v1").max_attempts(0);
+/// let error = submit.send().await.unwrap_err();
+/// assert_eq!(error.field_violations()[0].field, "retry.max_attempts");
+/// # orbit.shutdown().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FieldViolation {
@@ -60,42 +98,141 @@ struct Details {
 
 impl Error {
     /// Where the error came from.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let error = client.submit("nowhere", "text.normalize", "v1").send().await.unwrap_err();
+    /// assert_eq!(error.kind(), orbit::sdk::ErrorKind::Server);
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
     /// The gRPC code; for errors that never reached a server, the one that fits best.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let error = client.submit("nowhere", "text.normalize", "v1").send().await.unwrap_err();
+    /// assert_eq!(error.code(), tonic::Code::NotFound);
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn code(&self) -> Code {
         self.0.code
     }
 
     /// The stable reason of an error that Orbit answered, such as `QUEUE_NOT_FOUND`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let error = client.submit("nowhere", "text.normalize", "v1").send().await.unwrap_err();
+    /// assert_eq!(error.reason(), Some("QUEUE_NOT_FOUND"));
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn reason(&self) -> Option<&str> {
         self.0.details.reason.as_deref()
     }
 
     /// The explanation for people.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let error = client.submit("nowhere", "text.normalize", "v1").send().await.unwrap_err();
+    /// assert!(!error.message().is_empty());
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
     /// The ids and values involved, as the server named them.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let error = client.submit("nowhere", "text.normalize", "v1").send().await.unwrap_err();
+    /// assert_eq!(error.metadata()["queue_id"], "nowhere");
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn metadata(&self) -> &HashMap<String, String> {
         &self.0.details.metadata
     }
 
     /// How long the server asks to wait before the same request is sent again.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let error = client.submit("nowhere", "text.normalize", "v1").send().await.unwrap_err();
+    /// assert_eq!(error.retry_after(), None);
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.details.retry_after
     }
 
     /// All fields that the server refused, when it did.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let error = client.submit("a queue", "", "v1").send().await.unwrap_err();
+    /// assert_eq!(error.field_violations().len(), 2);
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn field_violations(&self) -> &[FieldViolation] {
         &self.0.details.violations
     }
 
     /// Whether the same request, with the same key or request id, may succeed later: the server was unavailable,
     /// unreachable or overloaded, or did not answer in time.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let error = client.submit("nowhere", "text.normalize", "v1").send().await.unwrap_err();
+    /// assert!(!error.is_transient());
+    /// let nobody = orbit::sdk::Client::connect("http://127.0.0.1:1")?;
+    /// let nobody = nobody.with_call_timeout(std::time::Duration::from_millis(100));
+    /// assert!(nobody.list_queues().await.unwrap_err().is_transient());
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_transient(&self) -> bool {
         match self.0.kind {
             ErrorKind::Transport | ErrorKind::Timeout => true,

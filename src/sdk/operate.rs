@@ -14,6 +14,21 @@ use crate::proto::{
 const EVENTS_PAGE_SIZE: i32 = 1_000;
 
 /// What a cancel or a resolution did.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let orbit = orbit::testing::TestServer::start().await?;
+/// # let client = orbit.client()?;
+/// let submitted = client.submit("default", "text.normalize", "v1").send().await?;
+/// let first = client.cancel(&submitted.task.task_id, "not wanted").await?;
+/// assert!(first.receipt.changed && first.task.completed_at.is_some());
+/// // It has ended: there is nothing left to cancel.
+/// assert!(!client.cancel(&submitted.task.task_id, "not wanted").await?.receipt.changed);
+/// # orbit.shutdown().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Operated {
@@ -28,6 +43,21 @@ impl Client {
     /// the worker, at most 1,024 characters, and may be empty.
     ///
     /// A task that has ended stays as it is: the receipt's `changed` is false. Reason `TASK_NOT_FOUND`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// use orbit::proto::TaskState;
+    ///
+    /// let submitted = client.submit("default", "text.normalize", "v1").send().await?;
+    /// let canceled = client.cancel(&submitted.task.task_id, "the customer withdrew").await?;
+    /// assert_eq!(canceled.task.state(), TaskState::Canceled);
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn cancel(&self, task_id: &str, reason: &str) -> Result<Operated, Error> {
         let request = CancelTaskRequest {
             task_id: task_id.to_owned(),
@@ -47,6 +77,29 @@ impl Client {
     /// to send the same resolution again yourself.
     ///
     /// Reasons `TASK_NOT_FOUND`, `ILLEGAL_STATE`, `REVISION_MISMATCH`, `CANCEL_REQUESTED`, `IDEMPOTENCY_CONFLICT`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// use orbit::proto::{ResolveCanceled, ResolveTaskRequest, resolve_task_request::Outcome};
+    ///
+    /// let submitted = client.submit("default", "text.normalize", "v1").send().await?;
+    /// let request = ResolveTaskRequest {
+    ///     task_id: submitted.task.task_id,
+    ///     expected_revision: submitted.task.revision,
+    ///     effect_verified: true,
+    ///     reason: "found in the books".to_owned(),
+    ///     outcome: Some(Outcome::Canceled(ResolveCanceled {})),
+    ///     ..ResolveTaskRequest::default()
+    /// };
+    /// // It waits for a worker, not for a person.
+    /// assert_eq!(client.resolve(request).await.unwrap_err().reason(), Some("ILLEGAL_STATE"));
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn resolve(&self, mut request: ResolveTaskRequest) -> Result<Operated, Error> {
         if request.request_id.is_empty() {
             request.request_id = Uuid::new_v4().to_string();
@@ -71,6 +124,19 @@ impl Client {
     }
 
     /// Every change of the task, oldest first, with the evidence between them. Reason `TASK_NOT_FOUND`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let submitted = client.submit("default", "text.normalize", "v1").send().await?;
+    /// let events = client.events(&submitted.task.task_id).await?;
+    /// assert_eq!(events[0].r#type, "task.accepted");
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn events(&self, task_id: &str) -> Result<Vec<TaskEvent>, Error> {
         let mut all = Vec::new();
         let mut page_token = String::new();

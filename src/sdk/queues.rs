@@ -17,6 +17,19 @@ use crate::proto::{
 const PAGE_SIZE: i32 = 1_000;
 
 /// A queue and how busy it is.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let orbit = orbit::testing::TestServer::start().await?;
+/// # let client = orbit.client()?;
+/// client.submit("default", "text.normalize", "v1").send().await?;
+/// let status = client.get_queue("default").await?;
+/// assert_eq!((status.queue.queue_id.as_str(), status.stats.running), ("default", 0));
+/// # orbit.shutdown().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct QueueStatus {
@@ -32,6 +45,19 @@ impl Client {
     /// Makes a queue with a limit of attempts at once over all nodes; 0 means unlimited.
     ///
     /// Reason `QUEUE_EXISTS` if there is one of that name.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let queue = client.create_queue("mail", 10).await?;
+    /// assert_eq!(queue.max_running, 10);
+    /// assert_eq!(client.create_queue("mail", 10).await.unwrap_err().reason(), Some("QUEUE_EXISTS"));
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn create_queue(&self, queue_id: &str, max_running: u32) -> Result<Queue, Error> {
         let request =
             CreateQueueRequest { queue_id: queue_id.to_owned(), max_running, request_id: request_id() };
@@ -45,6 +71,17 @@ impl Client {
     }
 
     /// Shows a queue with its figures. Reason `QUEUE_NOT_FOUND`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// assert!(!client.get_queue("default").await?.queue.paused);
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn get_queue(&self, queue_id: &str) -> Result<QueueStatus, Error> {
         let request = GetQueueRequest { queue_id: queue_id.to_owned() };
         let GetQueueResponse { queue, stats, served_here } = self
@@ -58,6 +95,19 @@ impl Client {
     }
 
     /// All queues by name, without their figures.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// client.create_queue("mail", 0).await?;
+    /// let names: Vec<_> = client.list_queues().await?.into_iter().map(|queue| queue.queue_id).collect();
+    /// assert_eq!(names, ["default", "mail"]);
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn list_queues(&self) -> Result<Vec<Queue>, Error> {
         let mut all = Vec::new();
         let mut page_token = String::new();
@@ -81,6 +131,21 @@ impl Client {
     /// still has it.
     ///
     /// Reasons `QUEUE_NOT_FOUND`, `REVISION_MISMATCH`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// let queue = client.get_queue("default").await?.queue;
+    /// let changed = client.update_queue("default", 5, Some(queue.revision)).await?;
+    /// assert_eq!(changed.max_running, 5);
+    /// let late = client.update_queue("default", 7, Some(queue.revision)).await.unwrap_err();
+    /// assert_eq!(late.reason(), Some("REVISION_MISMATCH"));
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn update_queue(
         &self,
         queue_id: &str,
@@ -103,6 +168,17 @@ impl Client {
     }
 
     /// Stops claims of the queue: none commits after the answer. Pausing twice is harmless. Reason `QUEUE_NOT_FOUND`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// assert!(client.pause_queue("default").await?.paused);
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn pause_queue(&self, queue_id: &str) -> Result<Queue, Error> {
         let request = PauseQueueRequest { queue_id: queue_id.to_owned(), request_id: request_id() };
         let answer = self
@@ -115,6 +191,18 @@ impl Client {
     }
 
     /// Lets claims of the queue go on. Reason `QUEUE_NOT_FOUND`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// client.pause_queue("default").await?;
+    /// assert!(!client.resume_queue("default").await?.paused);
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn resume_queue(&self, queue_id: &str) -> Result<Queue, Error> {
         let request = ResumeQueueRequest { queue_id: queue_id.to_owned(), request_id: request_id() };
         let answer = self

@@ -10,7 +10,7 @@ use std::{
 use sea_orm::{
     ConnectOptions, ConnectionTrait as _, DatabaseConnection, DbErr, RuntimeErr, Statement,
     sqlx::{
-        self, Executor as _,
+        self, Connection as _, Executor as _,
         mysql::MySqlDatabaseError,
         sqlite::{SqliteJournalMode, SqliteSynchronous},
     },
@@ -22,6 +22,14 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use super::{dialect::Dialect, error::Fault, routes::Routes};
+
+/// What a MySQL session is like, whatever the server's defaults are. Strict: a value that does not fit must fail, not be
+/// cut. A node that vanishes without a word must not keep its locks for hours.
+const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
+    autocommit = 1, completion_type = 0, unique_checks = 1, sql_safe_updates = 0, sql_auto_is_null = 0, \
+    sql_select_limit = 18446744073709551615, innodb_lock_wait_timeout = 3, lock_wait_timeout = 3, wait_timeout = 60";
+/// Gap locks of REPEATABLE READ would make claims wait for each other.
+const TRANSACTIONS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
 
 /// How a database is used.
 #[derive(Clone, Copy, Debug)]
@@ -358,15 +366,8 @@ impl Target {
                 options.map_sqlx_mysql_pool_opts(move |pool| {
                     let pool = pool.after_connect(|connection, _| {
                         Box::pin(async move {
-                            // Strict whatever the server's default: a value that does not fit must fail, not be cut.
-                            // A node that vanishes without a word must not keep its locks for hours.
-                            let session = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
-                                           time_zone = '+00:00', innodb_lock_wait_timeout = 3, \
-                                           lock_wait_timeout = 3, wait_timeout = 60";
-                            connection.execute(session).await?;
-                            // Gap locks of REPEATABLE READ would make claims wait for each other.
-                            let isolation = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
-                            connection.execute(isolation).await?;
+                            connection.execute(SESSION).await?;
+                            connection.execute(TRANSACTIONS).await?;
                             Ok(())
                         })
                     });
@@ -397,6 +398,17 @@ impl Target {
                         // read-only folder does not allow and which would stay.
                         Access::Inspect => o.read_only(true).immutable(!beside(&path, "-wal").exists()),
                     }
+                });
+                // After a COMMIT that failed, as on a full disk, the driver takes a transaction for open that is none, and
+                // what the next borrower begins stays open for ever, with the lock to write. The ping comes after what
+                // was left to be rolled back.
+                options.map_sqlx_sqlite_pool_opts(|pool| {
+                    pool.after_release(|connection, _| {
+                        Box::pin(async move {
+                            connection.ping().await?;
+                            Ok(!connection.is_in_transaction())
+                        })
+                    })
                 });
             }
         }

@@ -17,8 +17,8 @@ use super::{
 const SCAN_ROWS: [u32; 2] = [1_000, 4_000];
 /// Up to so many routes are walked each by its own index; with more, the filter is applied to all tasks.
 const ROUTES_MAX: usize = 16;
-/// How many tasks that have not ended one page looks at, at most.
-const OPEN_ROWS: u32 = 2_000;
+/// How often one page looks at [`ROWS_MAX`] tasks that have not ended, at most.
+const OPEN_LOOKS: u32 = 16;
 /// While so few tasks wait, all of `ready` is sorted for a page: it is not kept by id, since an index for that would be
 /// written twice in the life of every task. With more of them the tasks themselves are walked.
 const READY_ROWS_MAX: i64 = 2_000;
@@ -215,36 +215,45 @@ impl Database {
         &self,
         search: &Search,
         tables: &[&str],
-        cursor: Uuid,
+        mut cursor: Uuid,
         limit: u32,
     ) -> Result<Found, Fault> {
-        let (mut members, mut values) = (Vec::new(), Vec::<Value>::new());
-        for table in tables {
-            members.push(format!(
-                "SELECT * FROM (SELECT task_id FROM {table} WHERE task_id < ? AND task_id >= ? \
-                 ORDER BY task_id DESC LIMIT ?) AS in_{table}"
-            ));
-            values.extend([cursor.into(), search.ids.0.into(), OPEN_ROWS.into()]);
-        }
-        let sql = format!("{} ORDER BY task_id DESC LIMIT ?", members.join(" UNION ALL "));
-        values.push(OPEN_ROWS.into());
-        let candidates = ids(&self.list_rows(sql, values).await?)?;
-        let mut found = Vec::new();
-        for chunk in candidates.chunks(ROWS_MAX) {
-            let (list, mut values) = Dialect::in_list(chunk);
+        let (mut found, mut end) = (Vec::new(), None);
+        for _ in 0..OPEN_LOOKS {
+            let candidates = self.open_tasks(search, tables, cursor).await?;
+            let (list, mut values) = Dialect::in_list(&candidates);
             values.extend(search.values.iter().cloned());
             let sql = format!(
                 "SELECT t.task_id FROM tasks t{} WHERE t.task_id IN {list} AND {} ORDER BY t.task_id DESC",
                 self.dialect().force_primary(),
                 search.conditions
             );
-            found.extend(ids(&self.list_rows(sql, values).await?)?);
-            if found.len() > limit as usize {
-                break;
+            if !candidates.is_empty() {
+                found.extend(ids(&self.list_rows(sql, values).await?)?);
+            }
+            end = candidates.last().copied().filter(|_| candidates.len() == ROWS_MAX);
+            match end {
+                Some(end) if found.len() <= limit as usize => cursor = end,
+                _ => break,
             }
         }
-        let end = candidates.last().copied().filter(|_| candidates.len() == OPEN_ROWS as usize);
         Ok((found, end))
+    }
+
+    /// The next ids of what has not ended, [`ROWS_MAX`] at most.
+    async fn open_tasks(&self, search: &Search, tables: &[&str], cursor: Uuid) -> Result<Vec<Uuid>, Fault> {
+        let rows: Value = u32::try_from(ROWS_MAX).unwrap_or(u32::MAX).into();
+        let (mut members, mut values) = (Vec::new(), Vec::<Value>::new());
+        for table in tables {
+            members.push(format!(
+                "SELECT * FROM (SELECT task_id FROM {table} WHERE task_id < ? AND task_id >= ? \
+                 ORDER BY task_id DESC LIMIT ?) AS in_{table}"
+            ));
+            values.extend([cursor.into(), search.ids.0.into(), rows.clone()]);
+        }
+        let sql = format!("{} ORDER BY task_id DESC LIMIT ?", members.join(" UNION ALL "));
+        values.push(rows);
+        ids(&self.list_rows(sql, values).await?)
     }
 
     /// Looks at tasks themselves, of all routes (none) or of some, each by its own index.

@@ -1,5 +1,7 @@
 //! What is shown to callers. Reads take no locks and may be a moment old, never half of a transaction.
 
+use std::collections::HashMap;
+
 use sea_orm::{ConnectionTrait as _, FromQueryResult, QueryResult, Value};
 use uuid::Uuid;
 
@@ -15,6 +17,7 @@ use crate::domain::{
 
 use super::{
     database::Database,
+    dialect::{Dialect, ROWS_MAX},
     error::{Fault, Inconsistency},
     rows::{
         ATTEMPT_COLUMNS, AttemptRow, Distrust, EVIDENCE_COLUMNS, EvidenceRow, QUEUE_COLUMNS, QueueRow,
@@ -210,6 +213,22 @@ impl Database {
             Some(row) => self.record(&row).await.map(Some),
             None => Ok(None),
         }
+    }
+
+    /// Those of these tasks that are there, without texts.
+    pub async fn known_tasks(&self, tasks: &[TaskId]) -> Result<HashMap<TaskId, TaskRecord>, Fault> {
+        let mut found = HashMap::with_capacity(tasks.len());
+        for ids in tasks.chunks(ROWS_MAX) {
+            let (list, values) = Dialect::in_list(&ids.iter().map(|id| id.0).collect::<Vec<_>>());
+            let read = record_sql(false, self.dialect().force_primary());
+            let sql = format!("{read} WHERE t.task_id IN {list}");
+            let statement = self.dialect().statement(sql, values);
+            for row in self.reads_connection().query_all_raw(statement).await? {
+                let record = self.record(&row).await?;
+                found.insert(record.task.id, record);
+            }
+        }
+        Ok(found)
     }
 
     /// A task as a row of [`record_sql`] tells of it.

@@ -29,8 +29,9 @@ use super::{
 /// Tasks that one step looks at.
 const LOOK_ROWS: u32 = 256;
 /// What one batch weighs at most, unless it is a single task: 1 for each task, 1 for each attempt, 1 for each 32 KiB of
-/// payload. A task that succeeded at once weighs 2.
-const WEIGHT_MAX: u64 = 128;
+/// payload. A task that succeeded at once weighs 2. On MySQL nobody waits for a batch; on SQLite everybody who writes does.
+const WEIGHT_MAX: u64 = 256;
+const WEIGHT_MAX_SQLITE: u64 = 64;
 const PAYLOAD_BYTES_PER_WEIGHT: u64 = 32 * 1024;
 /// How long one batch may take before it is given up. Only a single task with very much history takes seconds.
 const BATCH_LIMIT: Duration = Duration::from_secs(30);
@@ -73,6 +74,7 @@ impl Database {
         );
         let values = vec![micros(keep).into(), after.0.into(), LOOK_ROWS.into()];
         let rows = self.reads_connection().query_all_raw(dialect.statement(sql, values)).await?;
+        let weight_max = if self.is_sqlite() { WEIGHT_MAX_SQLITE } else { WEIGHT_MAX };
         let (mut found, mut weight) = (Finished::default(), 0);
         for row in &rows {
             let row = LookRow::from_query_result(row, "").map_err(Fault::Permanent)?;
@@ -82,7 +84,7 @@ impl Database {
             }
             if row.completed_at.is_some_and(|at| at <= row.cutoff) {
                 weight += row.weight();
-                if weight > WEIGHT_MAX && !found.tasks.is_empty() {
+                if weight > weight_max && !found.tasks.is_empty() {
                     return Ok(found);
                 }
                 found.tasks.push(TaskId(row.task_id));

@@ -16,6 +16,8 @@ pub(crate) struct Load {
     pub(crate) mysql: bool,
     /// When the first task was created, in milliseconds since the epoch; ten tasks follow in each millisecond.
     pub(crate) from_ms: u64,
+    /// The state of task number `n`, as SQL: [`MIXED`], or a number for all.
+    pub(crate) state: &'static str,
 }
 
 /// The key of task number `n`.
@@ -25,31 +27,31 @@ pub(crate) fn key(n: u64) -> String {
 
 /// The state of task number `n`, as stored. Of a thousand: 1 WAITING, 1 NEEDS_REVIEW, 10 FAILED, 5 CANCELED, and of
 /// five thousand 1 RUNNING; the others have succeeded.
-const STATE: &str = "CASE WHEN n % 1000 = 0 THEN 1 WHEN n % 1000 = 1 THEN 7 WHEN n % 1000 < 12 THEN 5 \
+pub(crate) const MIXED: &str = "CASE WHEN n % 1000 = 0 THEN 1 WHEN n % 1000 = 1 THEN 7 WHEN n % 1000 < 12 THEN 5 \
                      WHEN n % 1000 < 17 THEN 6 WHEN n % 5000 = 17 THEN 3 ELSE 4 END";
 
-impl Load {
-    /// Queues and routes.
-    pub(crate) fn routes(self) -> Vec<String> {
-        let mut queues = String::from(
-            "INSERT INTO queues (id, queue_id, paused, max_running, revision, created_at, updated_at) VALUES ",
-        );
-        let mut routes =
-            String::from("INSERT INTO routes (id, queue, handler, handler_version, created_at) VALUES ");
-        for n in 0..QUEUES {
-            let comma = if n > 0 { ", " } else { "" };
-            let no = FIRST_NO + n;
-            // Writing to a String cannot fail. Paused: nobody runs what waits.
-            let _ = write!(queues, "{comma}({no}, 'load-{n}', 1, 0, 1, 1, 1)");
-        }
-        for n in 0..QUEUES * HANDLERS {
-            let comma = if n > 0 { ", " } else { "" };
-            let (no, queue, handler) = (FIRST_NO + n, FIRST_NO + n % QUEUES, n / QUEUES);
-            let _ = write!(routes, "{comma}({no}, {queue}, 'handler-{handler}', 'v1', 1)");
-        }
-        vec![queues, routes]
+/// Queues and routes.
+pub(crate) fn routes() -> Vec<String> {
+    let mut queues = String::from(
+        "INSERT INTO queues (id, queue_id, paused, max_running, revision, created_at, updated_at) VALUES ",
+    );
+    let mut routes =
+        String::from("INSERT INTO routes (id, queue, handler, handler_version, created_at) VALUES ");
+    for n in 0..QUEUES {
+        let comma = if n > 0 { ", " } else { "" };
+        let no = FIRST_NO + n;
+        // Writing to a String cannot fail. Paused: nobody runs what waits.
+        let _ = write!(queues, "{comma}({no}, 'load-{n}', 1, 0, 1, 1, 1)");
     }
+    for n in 0..QUEUES * HANDLERS {
+        let comma = if n > 0 { ", " } else { "" };
+        let (no, queue, handler) = (FIRST_NO + n, FIRST_NO + n % QUEUES, n / QUEUES);
+        let _ = write!(routes, "{comma}({no}, {queue}, 'handler-{handler}', 'v1', 1)");
+    }
+    vec![queues, routes]
+}
 
+impl Load {
     /// Tasks number `from` to below `from + count`, at most 10,000 of them, with all that belongs to them.
     pub(crate) fn tasks(self, from: u64, count: u64) -> Vec<String> {
         let digits = "(SELECT 0 AS d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 \
@@ -67,8 +69,9 @@ impl Load {
         let timed = format!("SELECT n, {} + n {tenth} 10 AS ms FROM ({numbers}) AS n", self.from_ms);
         let named = format!(
             "SELECT n, ms * 1000 AS at, {FIRST_NO} + n % {} AS route, {FIRST_NO} + n % {QUEUES} AS queue, {key} AS k, \
-             {hex} AS h, {STATE} AS state FROM ({timed}) AS ms ORDER BY n",
-            QUEUES * HANDLERS
+             {hex} AS h, {} AS state FROM ({timed}) AS ms ORDER BY n",
+            QUEUES * HANDLERS,
+            self.state
         );
         let source = format!("({named}) AS x");
         self.statements().map(|statement| statement.replace("{x}", &source)).collect()

@@ -4,22 +4,22 @@
 
 mod load;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use load::{Load, key};
+use load::{Load, MIXED, key, routes};
 use orbit::{
     proto::{ListTasksRequest, TaskState},
     sdk::Client,
     server::{DatabaseUrl, ServerConfig, run_announced},
     store::{Access, Database, DatabaseOptions},
 };
-use sea_orm::{ConnectOptions, ConnectionTrait as _, DatabaseConnection};
+use sea_orm::{ConnectOptions, ConnectionTrait as _, DatabaseConnection, DbBackend, Statement};
 use tokio::{sync::oneshot, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Tasks of one statement.
 const CHUNK: u64 = 10_000;
-const RUNS: usize = 51;
+const RUNS: usize = 50;
 const PAGE_SIZE: i32 = 50;
 /// What each median must stay below.
 const LIMIT: Duration = Duration::from_millis(10);
@@ -94,7 +94,7 @@ async fn measure(name: &str, url: &str, tasks: u64) -> Vec<String> {
         times.push(began.elapsed());
     }
     told(&mut slow, "lookup", times);
-    let request = ListTasksRequest { page_size: RUNS as i32, ..of_state(TaskState::Waiting) };
+    let request = ListTasksRequest { page_size: PAGE_SIZE, ..of_state(TaskState::Waiting) };
     let waiting = client.list_page(request).await.expect("a page").tasks;
     let mut times = Vec::new();
     for task in &waiting {
@@ -142,11 +142,11 @@ async fn fill(url: &str, mysql: bool, tasks: u64) {
         side.execute_unprepared("PRAGMA synchronous = OFF").await.expect("set");
     }
     migration::migrate(&side).await.expect("migrated");
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    let from_ms = u64::try_from(now.as_millis()).expect("a number") - tasks / 10 - 600_000;
-    let load = Load { mysql, from_ms };
+    // All of it ended more than ten minutes ago.
+    let from_ms = now_ms(&side, mysql).await - tasks / 10 - 600_000;
+    let load = Load { mysql, from_ms, state: MIXED };
     let began = Instant::now();
-    for statement in load.routes() {
+    for statement in routes() {
         side.execute_unprepared(&statement).await.expect("routes");
     }
     for from in (0..tasks).step_by(usize::try_from(CHUNK).expect("a size")) {
@@ -161,6 +161,17 @@ async fn fill(url: &str, mysql: bool, tasks: u64) {
     }
     println!("  filled in {:?}", began.elapsed());
     side.close().await.expect("closed");
+}
+
+async fn now_ms(side: &DatabaseConnection, mysql: bool) -> u64 {
+    let (backend, now) = if mysql {
+        (DbBackend::MySql, "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)")
+    } else {
+        (DbBackend::Sqlite, "CAST(unixepoch('now', 'subsec') * 1000 AS INTEGER)")
+    };
+    let statement = Statement::from_string(backend, format!("SELECT {now} AS n"));
+    let row = side.query_one_raw(statement).await.expect("read").expect("a row");
+    u64::try_from(row.try_get::<i64>("", "n").expect("a number")).expect("after 1970")
 }
 
 async fn check(url: &str) {
@@ -225,8 +236,8 @@ async fn submits(client: &Client) -> (Duration, Duration) {
 async fn oldest(url: &str, mysql: bool) -> u64 {
     let side = connect(url).await;
     let sql = "SELECT idempotency_key AS k FROM tasks WHERE state = 4 ORDER BY task_id LIMIT 1";
-    let backend = if mysql { sea_orm::DbBackend::MySql } else { sea_orm::DbBackend::Sqlite };
-    let row = side.query_one_raw(sea_orm::Statement::from_string(backend, sql)).await.expect("read");
+    let backend = if mysql { DbBackend::MySql } else { DbBackend::Sqlite };
+    let row = side.query_one_raw(Statement::from_string(backend, sql)).await.expect("read");
     let key = row.map(|r| r.try_get::<String>("", "k").expect("a key")).unwrap_or_default();
     side.close().await.expect("closed");
     key.strip_prefix("load-").and_then(|n| n.parse().ok()).unwrap_or(0)

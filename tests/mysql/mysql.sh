@@ -115,7 +115,9 @@ initialise() {
   rm -rf "$dir/data"
   mkdir "$dir/data"
   if [ "$engine" = mysql ]; then
-    "${server[@]}" --initialize-insecure
+    local option for_ever=() # how data is laid out is decided now
+    for option; do [[ $option != --lower-case-table-names=* ]] || for_ever+=("$option"); done
+    "${server[@]}" "${for_ever[@]}" --initialize-insecure
   else
     {
       # The bootstrap mode takes one statement a line.
@@ -141,7 +143,7 @@ child_is_ready() { [ -e "$dir/ready" ]; }
 launch() {
   server+=(--datadir="$dir/data" --log-error="$dir/error.log")
   [ "$(id -u)" != 0 ] || server+=(--user=root)
-  initialise || return
+  initialise "$@" || return
   # Where it may open few files, a server silently allows fewer connections.
   ulimit -Sn 10000 2>/dev/null || ulimit -Sn "$(ulimit -Hn)"
   for _ in 1 2 3; do # somebody else may take the port before the server does

@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    net::SocketAddr,
     sync::{Arc, Mutex},
     thread,
 };
@@ -15,7 +16,11 @@ use orbit::proto::{
     batch_submit_tasks_result::Outcome,
     task_service_server::{TaskService, TaskServiceServer},
 };
-use tonic::{Code, Request, Response, Status, metadata::MetadataMap, transport::server::TcpIncoming};
+use tonic::{
+    Code, Request, Response, Status,
+    metadata::MetadataMap,
+    transport::{Server, server::TcpIncoming},
+};
 
 /// What happens to one call.
 pub(crate) enum Reply {
@@ -39,6 +44,12 @@ pub(crate) struct FakeTasks {
 impl FakeTasks {
     /// Replies one after the other; the address. It lives as long as the test's process.
     pub(crate) fn start(replies: impl IntoIterator<Item = Reply>) -> (Self, String) {
+        let (fake, address) = Self::serve(replies, Server::builder());
+        (fake, format!("http://{address}"))
+    }
+
+    /// The same, by a server that the test has set up.
+    pub(crate) fn serve(replies: impl IntoIterator<Item = Reply>, mut server: Server) -> (Self, SocketAddr) {
         let fake = Self::default();
         fake.replies.lock().unwrap().extend(replies);
         let (address, started) = std::sync::mpsc::channel();
@@ -48,14 +59,14 @@ impl FakeTasks {
             runtime.block_on(async {
                 let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
                 address.send(incoming.local_addr().unwrap()).unwrap();
-                tonic::transport::Server::builder()
+                server
                     .add_service(TaskServiceServer::new(service))
                     .serve_with_incoming(incoming)
                     .await
                     .unwrap();
             });
         });
-        (fake, format!("http://{}", started.recv().unwrap()))
+        (fake, started.recv().unwrap())
     }
 
     pub(crate) fn submits(&self) -> Vec<SubmitTaskRequest> {

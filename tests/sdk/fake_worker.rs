@@ -14,7 +14,10 @@ use orbit::{
 };
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming, transport::server::TcpIncoming};
+use tonic::{
+    Request, Response, Status, Streaming,
+    transport::{Server, server::TcpIncoming},
+};
 
 pub(crate) const LEASE_MS: u32 = 3_000;
 pub(crate) const VALID: LeaseStatus =
@@ -65,6 +68,11 @@ impl WorkerService for Service {
 
 impl FakeServer {
     pub(crate) fn start() -> Self {
+        Self::serve("http://127.0.0.1", Server::builder())
+    }
+
+    /// By a server that the test has set up, at a free port of that host.
+    pub(crate) fn serve(host: &str, mut server: Server) -> Self {
         let (session, sessions) = mpsc::channel(16);
         let (address, started) = std::sync::mpsc::channel();
         thread::spawn(move || {
@@ -73,14 +81,10 @@ impl FakeServer {
                 let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
                 address.send(incoming.local_addr().unwrap()).unwrap();
                 let service = WorkerServiceServer::new(Service(session));
-                tonic::transport::Server::builder()
-                    .add_service(service)
-                    .serve_with_incoming(incoming)
-                    .await
-                    .unwrap();
+                server.add_service(service).serve_with_incoming(incoming).await.unwrap();
             });
         });
-        let url = format!("http://{}", started.recv().unwrap());
+        let url = format!("{host}:{}", started.recv().unwrap().port());
         Self { url, sessions }
     }
 

@@ -5,6 +5,7 @@ mod client;
 mod fake_tasks;
 mod fake_worker;
 mod proxy;
+mod tls;
 mod worker;
 mod worker_outcomes;
 mod worker_streams;

@@ -177,11 +177,14 @@ on_every_database! {
         assert_eq!(get(&server, &ids[1]).await.state(), TaskState::NeedsReview);
         // Ctrl-C while it asks.
         let mut child = orbit(&server, &["review", "--interactive"]).spawn().expect("started");
+        // Waiting for the child would close it.
+        let stdin = child.stdin.take();
         let mut shown = BufReader::new(child.stdout.take().expect("piped")).split(b'?');
         timeout(LIMIT, shown.next_segment()).await.expect("in time").expect("read").expect("a question");
         interrupt(&child).await;
         let ended = timeout(LIMIT, child.wait()).await.expect("in time").expect("ended");
         assert_eq!(ended.code(), Some(130));
+        drop(stdin);
         assert_eq!(objects(&printed(&server, &["review", "--json"]).await).len(), 3);
         server.stop().await;
         database.check_invariants().await;

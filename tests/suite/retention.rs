@@ -28,17 +28,12 @@ const TABLES: [&str; 11] = [
     "events", "requests",
 ];
 
-/// An engine that keeps finished tasks for so long and sweeps only when told to.
-fn keeping(keep: Duration) -> EngineOptions {
-    EngineOptions { keep_finished: Some(keep), ..without_reaper() }
-}
-
 /// By now what has ended is due.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
 async fn after_a_moment(rig: &Rig) -> u64 {
     sleep(Duration::from_millis(20)).await;
-    rig.engine.remove_finished().await.expect("walked")
+    rig.engine.remove_finished(AT_ONCE).await.expect("walked")
 }
 
 /// How many rows each table has about this task.
@@ -78,7 +73,7 @@ async fn accepted_earlier(database: &TestDatabase, id: TaskId, ms: u64) -> TaskI
 
 on_every_database! {
     async fn what_ended_is_removed_with_all_that_belongs_to_it_and_nothing_else_is(database: TestDatabase) {
-        let rig = Rig::new(database, keeping(AT_ONCE)).await;
+        let rig = Rig::new(database, without_reaper()).await;
         let mut worker = rig.worker(8).await;
         let (done, last) = with_everything(&rig, &mut worker).await;
         let failure = rig.submit(|_| {}).await;
@@ -123,7 +118,7 @@ on_every_database! {
     }
 
     async fn a_key_is_free_again_once_its_task_is_removed(database: TestDatabase) {
-        let rig = Rig::new(database, keeping(AT_ONCE)).await;
+        let rig = Rig::new(database, without_reaper()).await;
         let again = submission();
         let first = rig.engine.submit(again.clone()).await.expect("accepted");
         rig.engine.cancel_task(first.task_id(), String::new(), request()).await.expect("canceled");
@@ -137,7 +132,7 @@ on_every_database! {
 
     // A stored answer goes with its task: the same request finds that there is none any more.
     async fn a_repeated_request_about_a_removed_task_finds_none(database: TestDatabase) {
-        let rig = Rig::new(database, keeping(AT_ONCE)).await;
+        let rig = Rig::new(database, without_reaper()).await;
         let mut worker = rig.worker(1).await;
         let id = rig.submit(|_| {}).await;
         worker.run(unknown()).await;
@@ -159,28 +154,28 @@ on_every_database! {
     }
 
     async fn it_goes_by_the_time_of_the_end(database: TestDatabase) {
-        let rig = Rig::new(database, keeping(HOUR)).await;
+        let rig = Rig::new(database, without_reaper()).await;
         let mut worker = rig.worker(1).await;
         let mut ids = Vec::new();
         for _ in 0..2 {
             ids.push(rig.submit(|_| {}).await);
             worker.run(succeeded()).await;
         }
-        assert_eq!(rig.engine.remove_finished().await.expect("walked"), 0);
+        assert_eq!(rig.engine.remove_finished(HOUR).await.expect("walked"), 0);
         // Both were accepted two hours ago. One ended just now, the other a little more than an hour ago.
         let new = accepted_earlier(&rig.database, ids[0], 7_200_000).await;
         let old = accepted_earlier(&rig.database, ids[1], 7_200_000).await;
-        assert_eq!(rig.engine.remove_finished().await.expect("walked"), 0);
+        assert_eq!(rig.engine.remove_finished(HOUR).await.expect("walked"), 0);
         let end = format!("UPDATE tasks SET completed_at = completed_at - 3601000000 WHERE task_id = x'{}'", old.0.simple());
         assert_eq!(rig.database.sql(&end).await, 1);
-        assert_eq!(rig.engine.remove_finished().await.expect("walked"), 1);
+        assert_eq!(rig.engine.remove_finished(HOUR).await.expect("walked"), 1);
         assert_eq!(rows_of(&rig.database, old).await, []);
         assert_eq!(rig.task(new).await.task.state.name(), StateName::Succeeded);
         rig.end().await;
     }
 
     async fn a_batch_that_cannot_be_removed_whole_stays_whole_and_is_removed_later(database: TestDatabase) {
-        let rig = Rig::new(database, keeping(AT_ONCE)).await;
+        let rig = Rig::new(database, without_reaper()).await;
         let mut worker = rig.worker(1).await;
         let (id, _) = with_everything(&rig, &mut worker).await;
         let before = rig.database.picture().await;
@@ -202,13 +197,13 @@ on_every_database! {
 
     // Three thousand tasks, some of which have not ended: many steps, many batches.
     async fn a_walk_passes_what_stays_and_removes_the_rest(database: TestDatabase) {
-        let rig = Rig::new(database, keeping(HOUR)).await;
+        let rig = Rig::new(database, without_reaper()).await;
         rig.database.load(3_000, 2 * HOUR).await;
         let count = |which| format!("SELECT COUNT(*) FROM tasks WHERE state {which} (4, 5, 6)");
         let (ended, others) =
             (rig.database.number(&count("IN")).await, rig.database.number(&count("NOT IN")).await);
         assert!(ended > 2_900 && others >= 6, "{ended} {others}");
-        let removed = rig.engine.remove_finished().await.expect("walked");
+        let removed = rig.engine.remove_finished(HOUR).await.expect("walked");
         assert_eq!(i64::try_from(removed).expect("a number"), ended);
         let left = [rig.database.number(&count("IN")).await, rig.database.number(&count("NOT IN")).await];
         assert_eq!(left, [0, others]);
@@ -216,7 +211,7 @@ on_every_database! {
     }
 
     async fn a_reader_meets_a_whole_task_or_none(database: TestDatabase) {
-        let rig = Rig::new(database, keeping(HOUR)).await;
+        let rig = Rig::new(database, without_reaper()).await;
         rig.database.load(1_000, 2 * HOUR).await;
         let reads = rig.engine.database().clone();
         let filter = orbit::store::TaskFilter { states: vec![StateName::Succeeded, StateName::Failed], ..Default::default() };
@@ -250,7 +245,7 @@ on_every_database! {
             }
         };
         let remove = async {
-            let removed = rig.engine.remove_finished().await.expect("walked");
+            let removed = rig.engine.remove_finished(HOUR).await.expect("walked");
             over.store(true, Ordering::Relaxed);
             removed
         };
@@ -260,7 +255,8 @@ on_every_database! {
     }
 
     async fn a_node_removes_by_itself(database: TestDatabase) {
-        let rig = Rig::new(database, keeping(Duration::from_secs(1))).await;
+        let options = EngineOptions { keep_finished: Some(Duration::from_secs(1)), ..without_reaper() };
+        let rig = Rig::new(database, options).await;
         let id = rig.submit(|_| {}).await;
         rig.engine.cancel_task(id, String::new(), request()).await.expect("canceled");
         eventually("it is removed", Duration::from_secs(10), async || {
@@ -271,9 +267,11 @@ on_every_database! {
     }
 
     async fn without_a_limit_tasks_are_kept_for_ever(database: TestDatabase) {
+        assert_eq!(EngineOptions::default().keep_finished, None);
         let rig = Rig::new(database, without_reaper()).await;
         rig.database.load(100, Duration::from_hours(24 * 3_650)).await;
-        assert_eq!(rig.engine.remove_finished().await.expect("nothing to do"), 0);
+        // A node that removes would have walked by then.
+        sleep(Duration::from_millis(1_500)).await;
         assert_eq!(rig.database.number("SELECT COUNT(*) FROM tasks").await, 100);
         rig.end().await;
     }
@@ -281,19 +279,19 @@ on_every_database! {
 
 on_mysql! {
     async fn nodes_that_remove_at_once_remove_each_task_once_and_disturb_nobody() {
-        let rig = Rig::new(TestDatabase::mysql().await, keeping(HOUR)).await;
+        let rig = Rig::new(TestDatabase::mysql().await, without_reaper()).await;
         rig.database.load(4_000, 2 * HOUR).await;
         let ended = rig.database.number("SELECT COUNT(*) FROM tasks WHERE state IN (4, 5, 6)").await;
         let others = [
-            Engine::start(rig.database.open().await, keeping(HOUR)).await.expect("started"),
-            Engine::start(rig.database.open().await, keeping(HOUR)).await.expect("started"),
+            Engine::start(rig.database.open().await, without_reaper()).await.expect("started"),
+            Engine::start(rig.database.open().await, without_reaper()).await.expect("started"),
         ];
         let over = AtomicBool::new(false);
         let all = async {
             let (a, b, c) = tokio::join!(
-                rig.engine.remove_finished(),
-                others[0].remove_finished(),
-                others[1].remove_finished()
+                rig.engine.remove_finished(HOUR),
+                others[0].remove_finished(HOUR),
+                others[1].remove_finished(HOUR)
             );
             over.store(true, Ordering::Relaxed);
             a.expect("walked") + b.expect("walked") + c.expect("walked")

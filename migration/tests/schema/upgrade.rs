@@ -85,3 +85,29 @@ async fn a_row_that_cannot_be_stops_the_upgrade_until_it_is_repaired() {
         database.remove().await;
     }
 }
+
+#[tokio::test]
+async fn stored_answers_about_tasks_name_their_task() {
+    for database in TestDatabase::each().await {
+        migrate_to(&database.db, 5).await.unwrap();
+        let task = "0190f5c2-7b1e-7c3d-9a4f-2b6d8e0f1a3c";
+        for (n, kind, answer) in [
+            (1, 1, r#"{"queue_id":"default","paused":false}"#.to_owned()),
+            (2, 2, format!(r#"{{"changed":true,"task_id":"{task}"}}"#)),
+        ] {
+            let (id, digest) = ("0".repeat(31), "00".repeat(32));
+            database
+                .run(&format!(
+                    "INSERT INTO requests (principal, request_id, kind, digest, answer, created_at) \
+                     VALUES ('local', x'{id}{n}', {kind}, x'{digest}', '{answer}', 1)"
+                ))
+                .await;
+        }
+        migrate(&database.db).await.unwrap();
+        let named =
+            "SELECT CASE WHEN task_id IS NULL THEN 'none' ELSE HEX(task_id) END FROM requests ORDER BY kind";
+        let id = task.replace('-', "").to_uppercase();
+        assert_eq!(database.strings(named).await, ["none".to_owned(), id]);
+        database.remove().await;
+    }
+}

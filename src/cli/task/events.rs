@@ -137,22 +137,16 @@ fn held_up(queue: &Queue, stats: &QueueStats) -> Option<String> {
 fn served(task: &Task, served_here: &[ServedHandler]) -> String {
     let (handler, version) = (&task.handler, &task.handler_version);
     let of_handler = || served_here.iter().filter(|served| served.handler == *handler);
-    match of_handler().find(|served| served.handler_version == *version) {
-        Some(served) => {
-            let sessions =
-                if served.sessions == 1 { " worker session serves" } else { " worker sessions serve" };
-            format!("At the node that answered, {}{sessions} {handler} {version}.", served.sessions)
-        }
-        None => {
-            let others: Vec<&str> = of_handler().map(|served| served.handler_version.as_str()).collect();
-            let others =
-                if others.is_empty() { String::new() } else { format!(" (but {})", others.join(", ")) };
-            format!(
-                "At the node that answered, no worker session serves {handler} {version}{others}; those at other nodes are \
-                 not seen from there."
-            )
-        }
+    if let Some(served) = of_handler().find(|served| served.handler_version == *version) {
+        let sessions = if served.sessions == 1 { " worker session serves" } else { " worker sessions serve" };
+        return format!("At the node that answered, {}{sessions} {handler} {version}.", served.sessions);
     }
+    let others: Vec<&str> = of_handler().map(|served| served.handler_version.as_str()).collect();
+    let others = if others.is_empty() { String::new() } else { format!(" (but {})", others.join(", ")) };
+    format!(
+        "At the node that answered, no worker session serves {handler} {version}{others}; those at other nodes are not seen \
+         from there."
+    )
 }
 
 fn because(decision: Decision) -> &'static str {

@@ -42,6 +42,14 @@ impl Submitted {
         }
     }
 
+    /// The task, if it had been accepted before.
+    pub const fn replay(&self) -> Option<TaskId> {
+        match self {
+            Self::Accepted(_) => None,
+            Self::Replayed(task_id) => Some(*task_id),
+        }
+    }
+
     /// Whether it had been accepted before.
     pub const fn replayed(&self) -> bool {
         matches!(self, Self::Replayed(_))

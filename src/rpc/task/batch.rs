@@ -4,9 +4,9 @@ use prost::Message as _;
 use tonic::Status;
 
 use crate::{
-    domain::rejection::Rejection,
+    domain::{rejection::Rejection, submission::Submission},
     proto::{self, batch_submit_tasks_result::Outcome},
-    rpc::status::to_rpc_status,
+    rpc::status::{status, to_rpc_status},
 };
 
 /// The most tasks of a batch.
@@ -25,11 +25,31 @@ pub(super) fn tasks(
     Err(Rejection::field("tasks", format!("must be 1 to {TASKS_MAX} tasks, not {count}: split the batch")))
 }
 
+/// Those that can be submitted; and of each task whether it is one of them, or why not.
+pub(super) fn split(
+    read: impl Iterator<Item = Result<Submission, Rejection>>,
+) -> (Vec<Submission>, Vec<Option<Rejection>>) {
+    let mut submissions = Vec::new();
+    let refused = read.map(|submission| submission.map(|s| submissions.push(s)).err()).collect();
+    (submissions, refused)
+}
+
+/// The answers of all tasks, in their order.
+pub(super) fn join(
+    mut submitted: impl Iterator<Item = Result<proto::SubmitTaskResponse, Status>>,
+    refused: Vec<Option<Rejection>>,
+) -> impl Iterator<Item = Result<proto::SubmitTaskResponse, Status>> {
+    refused.into_iter().filter_map(move |refused| match refused {
+        Some(rejection) => Some(Err(status(&rejection))),
+        None => submitted.next(),
+    })
+}
+
 pub(super) fn response(
-    answers: Vec<Result<proto::SubmitTaskResponse, Status>>,
+    answers: impl Iterator<Item = Result<proto::SubmitTaskResponse, Status>>,
 ) -> proto::BatchSubmitTasksResponse {
     let mut bytes = 0;
-    let results = answers.into_iter().map(|answer| {
+    let results = answers.map(|answer| {
         let outcome = match answer {
             Ok(submitted) => Outcome::Submitted(submitted),
             Err(status) => {
@@ -52,7 +72,7 @@ mod tests {
     use tonic_types::StatusExt as _;
 
     use super::*;
-    use crate::{domain::rejection::FieldProblem, rpc::status::status};
+    use crate::domain::rejection::FieldProblem;
 
     #[test]
     fn a_thousand_of_the_worst_errors_can_be_read_by_a_usual_client() {
@@ -60,14 +80,14 @@ mod tests {
             let problems = (0..12).map(|_| FieldProblem::new("retry.attempt_timeout_ms", "é".repeat(300)));
             Err(status(&Rejection::Invalid(problems.collect())))
         };
-        let response = response((0..TASKS_MAX).map(|_| worst()).collect());
+        let response = response((0..TASKS_MAX).map(|_| worst()));
         assert!(response.encoded_len() < 4 * 1024 * 1024, "{} bytes", response.encoded_len());
         for result in response.results {
             let Some(Outcome::Error(error)) = result.outcome else { panic!("not an error") };
             let first = error.details.first().expect("details");
             assert!(first.type_url.ends_with("google.rpc.ErrorInfo"), "{}", first.type_url);
         }
-        let one = super::response(vec![worst()]);
+        let one = super::response(std::iter::once(worst()));
         let Some(Some(Outcome::Error(error))) = one.results.into_iter().next().map(|r| r.outcome) else {
             panic!("not an error")
         };

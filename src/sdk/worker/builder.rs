@@ -18,10 +18,22 @@ use crate::{
 };
 
 /// How many handlers run at once unless the worker says otherwise.
+///
+/// ```
+/// assert_eq!(orbit::sdk::DEFAULT_SLOTS, 10);
+/// ```
 pub const DEFAULT_SLOTS: u32 = 10;
 /// How long a drain may take unless the worker says otherwise.
+///
+/// ```
+/// assert_eq!(orbit::sdk::DEFAULT_DRAIN_LIMIT.as_secs(), 30);
+/// ```
 pub const DEFAULT_DRAIN_LIMIT: Duration = Duration::from_secs(30);
 /// The largest result that is reported unless the worker says otherwise, in bytes of JSON text: the server's default.
+///
+/// ```
+/// assert_eq!(orbit::sdk::DEFAULT_RESULT_BYTES_MAX, 1 << 20);
+/// ```
 pub const DEFAULT_RESULT_BYTES_MAX: usize = 1024 * 1024;
 
 const SLOTS_MAX: u32 = 10_000;
@@ -88,6 +100,17 @@ impl WorkerBuilder {
     }
 
     /// Adds a queue to take work from; at least one. A queue that does not exist yet is served once it does.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use orbit::sdk::{Client, Context, Failure, Worker};
+    /// # let client = Client::connect("http://127.0.0.1:7070")?;
+    /// # let nothing = |_: Context, (): ()| async { Ok::<_, Failure>(()) };
+    /// let worker = Worker::builder(&client).queue("default").queue("mail").handler("nothing", "v1", nothing).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn queue(mut self, queue_id: impl Into<String>) -> Self {
         self.hello.queue_ids.push(queue_id.into());
         self
@@ -98,6 +121,21 @@ impl WorkerBuilder {
     /// `Ok` is reported SUCCEEDED. Of failures only [`Failure::retryable`] and [`Failure::permanent`] are reported FAILED.
     /// Every other error, a panic, an abort, and a result that cannot be written as JSON or is too large, is
     /// reported UNKNOWN. A payload that is not a `T` is a permanent failure, `PAYLOAD_INVALID`: nothing ran.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use orbit::sdk::{Client, Context, Failure, Worker};
+    /// # let client = Client::connect("http://127.0.0.1:7070")?;
+    /// # let nothing = |_: Context, (): ()| async { Ok::<_, Failure>(()) };
+    /// async fn double(_: Context, number: u32) -> Result<u32, Failure> {
+    ///     number.checked_mul(2).ok_or_else(|| Failure::permanent("TOO_LARGE"))
+    /// }
+    ///
+    /// let worker = Worker::builder(&client).queue("default").handler("double", "v1", double).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn handler<T, R, F, Fut>(
         mut self,
         name: impl Into<String>,
@@ -117,6 +155,21 @@ impl WorkerBuilder {
 
     /// Adds a handler of JSON texts, which sees the payload byte for byte as submitted; otherwise as
     /// [`handler`](Self::handler). A result that is not JSON is reported UNKNOWN.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use orbit::sdk::{Client, Context, Failure, Worker};
+    /// # let client = Client::connect("http://127.0.0.1:7070")?;
+    /// # let nothing = |_: Context, (): ()| async { Ok::<_, Failure>(()) };
+    /// async fn echo(_: Context, json: String) -> Result<String, Failure> {
+    ///     Ok(json)
+    /// }
+    ///
+    /// let worker = Worker::builder(&client).queue("default").raw_handler("echo", "v1", echo).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn raw_handler<F, Fut>(
         mut self,
         name: impl Into<String>,
@@ -133,18 +186,51 @@ impl WorkerBuilder {
     }
 
     /// How many handlers run at once: 1 to 10,000. Default [`DEFAULT_SLOTS`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use orbit::sdk::{Client, Context, Failure, Worker};
+    /// # let client = Client::connect("http://127.0.0.1:7070")?;
+    /// # let nothing = |_: Context, (): ()| async { Ok::<_, Failure>(()) };
+    /// let worker = Worker::builder(&client).queue("default").slots(100).handler("nothing", "v1", nothing).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn slots(mut self, slots: u32) -> Self {
         self.hello.max_in_flight = slots;
         self
     }
 
     /// A label for people, 1 to 128 visible characters. Default `rust-` and a random number.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use orbit::sdk::{Client, Context, Failure, Worker};
+    /// # let client = Client::connect("http://127.0.0.1:7070")?;
+    /// # let nothing = |_: Context, (): ()| async { Ok::<_, Failure>(()) };
+    /// let worker = Worker::builder(&client).queue("default").name("mailer-3").handler("nothing", "v1", nothing).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.hello.worker_name = name.into();
         self
     }
 
     /// How long the drain of [`Worker::run_until`] may take. Default [`DEFAULT_DRAIN_LIMIT`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use orbit::sdk::{Client, Context, Failure, Worker};
+    /// # let client = Client::connect("http://127.0.0.1:7070")?;
+    /// # let nothing = |_: Context, (): ()| async { Ok::<_, Failure>(()) };
+    /// let worker = Worker::builder(&client).queue("default").drain_limit(std::time::Duration::from_secs(60)).handler("nothing", "v1", nothing).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn drain_limit(mut self, limit: Duration) -> Self {
         self.drain_limit = limit;
         self
@@ -152,12 +238,35 @@ impl WorkerBuilder {
 
     /// The largest result that is reported, in bytes of JSON text. Default [`DEFAULT_RESULT_BYTES_MAX`]; raise it only
     /// together with the server's limit.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use orbit::sdk::{Client, Context, Failure, Worker};
+    /// # let client = Client::connect("http://127.0.0.1:7070")?;
+    /// # let nothing = |_: Context, (): ()| async { Ok::<_, Failure>(()) };
+    /// let worker = Worker::builder(&client).queue("default").result_bytes_max(64 * 1024).handler("nothing", "v1", nothing).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn result_bytes_max(mut self, bytes: usize) -> Self {
         self.result_bytes_max = bytes;
         self
     }
 
     /// Makes the worker. Errors of kind `Config`: no queue, no handler, a handler twice, a number of slots out of range.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use orbit::sdk::{Client, Context, Failure, Worker};
+    /// # let client = Client::connect("http://127.0.0.1:7070")?;
+    /// # let nothing = |_: Context, (): ()| async { Ok::<_, Failure>(()) };
+    /// assert!(Worker::builder(&client).handler("nothing", "v1", nothing).build().is_err(), "it has no queue");
+    /// let worker = Worker::builder(&client).queue("default").handler("nothing", "v1", nothing).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn build(mut self) -> Result<Worker, Error> {
         if self.hello.queue_ids.is_empty() {
             return Err(Error::config("a worker needs at least one queue"));

@@ -60,27 +60,60 @@ enum Class {
 
 impl Failure {
     /// Nothing happened, or doing it again is harmless: Orbit tries again while budget and time allow.
+    ///
+    /// ```
+    /// # use orbit::sdk::Failure;
+    /// // The bank refused before it did anything.
+    /// assert!(Failure::retryable("BANK_BUSY").is_retryable());
+    /// ```
     pub fn retryable(code: impl Into<String>) -> Self {
         Self::new(Class::Retryable, code)
     }
 
     /// Nothing happened and trying again would not help: the task fails.
+    ///
+    /// ```
+    /// # use orbit::sdk::Failure;
+    /// assert!(!Failure::permanent("NO_FUNDS").is_retryable());
+    /// ```
     pub fn permanent(code: impl Into<String>) -> Self {
         Self::new(Class::Permanent, code)
     }
 
     /// Whether the effect happened is not known. What every other error becomes, with a code of the handler's own.
+    ///
+    /// ```
+    /// # use orbit::sdk::Failure;
+    /// // The answer did not come in time: it may have been booked.
+    /// assert!(!Failure::unknown("BANK_SILENT").is_retryable());
+    /// ```
     pub fn unknown(code: impl Into<String>) -> Self {
         Self::new(Class::Unknown, code)
     }
 
     /// The handler stopped because a cancel was requested, and nothing more will happen. Without a recorded cancel
     /// it is reported UNKNOWN.
+    ///
+    /// ```
+    /// # use orbit::sdk::{CancelReason, Context, Failure};
+    /// async fn handler(context: Context, (): ()) -> Result<(), Failure> {
+    ///     context.cancelled().await;
+    ///     match context.cancel_reason() {
+    ///         Some(CancelReason::Requested) => Err(Failure::canceled("STOPPED")),
+    ///         _ => Err(Failure::unknown("INTERRUPTED")),
+    ///     }
+    /// }
+    /// ```
     pub fn canceled(code: impl Into<String>) -> Self {
         Self::new(Class::Canceled, code)
     }
 
     /// An explanation for people, at most 4 KiB: what is longer is cut.
+    ///
+    /// ```
+    /// # use orbit::sdk::Failure;
+    /// assert_eq!(Failure::permanent("NO_FUNDS").message("3 cents are missing").to_string(), "NO_FUNDS: 3 cents are missing");
+    /// ```
     #[must_use]
     pub fn message(mut self, message: impl Into<String>) -> Self {
         self.message = message.into();
@@ -89,6 +122,11 @@ impl Failure {
 
     /// Details for programs, written as JSON, at most 64 KiB. Details that cannot be written are left out, and the
     /// message says so: they do not change what the failure means.
+    ///
+    /// ```
+    /// # use orbit::sdk::Failure;
+    /// let failure = Failure::permanent("NO_FUNDS").details(&serde_json::json!({ "missing_cents": 3 }));
+    /// ```
     #[must_use]
     pub fn details<T: Serialize + ?Sized>(self, details: &T) -> Self {
         match serde_json::to_string(details) {
@@ -98,6 +136,11 @@ impl Failure {
     }
 
     /// Details as JSON text, kept byte for byte; as [`details`](Self::details).
+    ///
+    /// ```
+    /// # use orbit::sdk::Failure;
+    /// let failure = Failure::permanent("NO_FUNDS").details_json(r#"{"missing_cents":3}"#);
+    /// ```
     #[must_use]
     pub fn details_json(mut self, text: impl Into<String>) -> Self {
         let text = text.into();
@@ -112,11 +155,23 @@ impl Failure {
     }
 
     /// The code, as given.
+    ///
+    /// ```
+    /// # use orbit::sdk::Failure;
+    /// assert_eq!(Failure::retryable("BANK_BUSY").code(), "BANK_BUSY");
+    /// assert_eq!(Failure::from("any other error").code(), "HANDLER_ERROR");
+    /// ```
     pub fn code(&self) -> &str {
         &self.code
     }
 
     /// Whether Orbit is told that trying again is safe.
+    ///
+    /// ```
+    /// # use orbit::sdk::Failure;
+    /// assert!(Failure::retryable("BANK_BUSY").is_retryable());
+    /// assert!(!Failure::from("any other error").is_retryable());
+    /// ```
     pub fn is_retryable(&self) -> bool {
         self.class == Class::Retryable
     }

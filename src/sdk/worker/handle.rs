@@ -19,6 +19,26 @@ use crate::{
 };
 
 /// A worker that is ready to run; see [`Worker::builder`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let orbit = orbit::testing::TestServer::start().await?;
+/// # let client = orbit.client()?;
+/// use std::time::Duration;
+///
+/// use orbit::sdk::{Context, Failure, Worker};
+///
+/// let double = |_: Context, number: u32| async move { Ok::<_, Failure>(2 * number) };
+/// let worker = Worker::builder(&client).queue("default").handler("double", "v1", double).build()?;
+/// let submitted = client.submit("default", "double", "v1").payload(&21).send().await?;
+/// let settled = async { drop(client.wait(&submitted.task.task_id, Duration::from_secs(30)).await) };
+/// let report = worker.run_until(settled).await?;
+/// assert!(report.drained);
+/// # orbit.shutdown().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a worker runs by `.run_until(…).await` or `.start()`"]
 pub struct Worker {
     pub(crate) client: Client,
@@ -28,6 +48,26 @@ pub struct Worker {
 }
 
 /// What a worker did from its start to its end.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let orbit = orbit::testing::TestServer::start().await?;
+/// # let client = orbit.client()?;
+/// use std::time::Duration;
+///
+/// use orbit::sdk::{Context, Failure, Worker};
+///
+/// let double = |_: Context, number: u32| async move { Ok::<_, Failure>(2 * number) };
+/// let worker = Worker::builder(&client).queue("default").handler("double", "v1", double).build()?.start()?;
+/// let submitted = client.submit("default", "double", "v1").payload(&21).send().await?;
+/// client.wait(&submitted.task.task_id, Duration::from_secs(30)).await?;
+/// let report = worker.drain(Duration::from_secs(10)).await?;
+/// assert_eq!((report.drained, report.started, report.confirmed, report.running), (true, 1, 1, 0));
+/// # orbit.shutdown().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Report {
@@ -50,6 +90,22 @@ pub struct Report {
 impl Worker {
     /// Begins to describe a worker of the client's cluster. It uses the client's addresses and credentials, on
     /// connections of its own.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// use std::time::Duration;
+    ///
+    /// use orbit::sdk::{Context, Failure, Worker};
+    ///
+    /// let double = |_: Context, number: u32| async move { Ok::<_, Failure>(2 * number) };
+    /// let worker = Worker::builder(&client).queue("default").handler("double", "v1", double).slots(4).build()?;
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(client: &Client) -> WorkerBuilder {
         WorkerBuilder::new(client.clone())
     }
@@ -59,6 +115,25 @@ impl Worker {
     /// Reconnects for as long as it takes. An error only when the server refuses this worker for good (codes
     /// UNAUTHENTICATED, `PERMISSION_DENIED`, `INVALID_ARGUMENT`, `FAILED_PRECONDITION`), or of kind `Config` outside of a
     /// tokio runtime. Dropping the future stops the worker at once, without confirming anything.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// use std::time::Duration;
+    ///
+    /// use orbit::sdk::{Context, Failure, Worker};
+    ///
+    /// let double = |_: Context, number: u32| async move { Ok::<_, Failure>(2 * number) };
+    /// let worker = Worker::builder(&client).queue("default").handler("double", "v1", double).build()?;
+    /// // In a program: `worker.run_until(orbit::sdk::shutdown_signal()?)`.
+    /// let report = worker.run_until(tokio::time::sleep(Duration::from_millis(50))).await?;
+    /// assert!(report.drained);
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<Report, Error> {
         let limit = self.drain_limit;
         let mut handle = self.start()?;
@@ -71,6 +146,24 @@ impl Worker {
     /// Starts the worker; handlers run on the current tokio runtime, the worker itself on a thread of its own.
     ///
     /// An error of kind `Config` outside of a tokio runtime, or when the thread cannot be made.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// use std::time::Duration;
+    ///
+    /// use orbit::sdk::{Context, Failure, Worker};
+    ///
+    /// let double = |_: Context, number: u32| async move { Ok::<_, Failure>(2 * number) };
+    /// let worker = Worker::builder(&client).queue("default").handler("double", "v1", double).build()?;
+    /// let handle = worker.start()?;
+    /// handle.drain(Duration::from_secs(10)).await?;
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn start(self) -> Result<WorkerHandle, Error> {
         let runtime = Handle::try_current()
             .map_err(|_| Error::config("a worker must be started inside a tokio runtime"))?;
@@ -97,6 +190,25 @@ impl Worker {
 
 /// A running worker. Dropping it stops the worker at once, without confirming anything: handlers are told by their
 /// tokens, and their leases run out.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let orbit = orbit::testing::TestServer::start().await?;
+/// # let client = orbit.client()?;
+/// use std::time::Duration;
+///
+/// use orbit::sdk::{Context, Failure, Worker};
+///
+/// let double = |_: Context, number: u32| async move { Ok::<_, Failure>(2 * number) };
+/// let worker = Worker::builder(&client).queue("default").handler("double", "v1", double).build()?.start()?;
+/// // Something else meanwhile; then:
+/// let report = worker.drain(Duration::from_secs(10)).await?;
+/// assert!(report.drained);
+/// # orbit.shutdown().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping the handle stops the worker"]
 pub struct WorkerHandle {
@@ -109,6 +221,26 @@ impl WorkerHandle {
     ///
     /// When `limit` is over, the report tells what was left; those handlers are told by their tokens. Errors as
     /// [`Worker::run_until`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// use std::time::Duration;
+    ///
+    /// use orbit::sdk::{Context, Failure, Worker};
+    ///
+    /// let double = |_: Context, number: u32| async move { Ok::<_, Failure>(2 * number) };
+    /// let worker = Worker::builder(&client).queue("default").handler("double", "v1", double).build()?.start()?;
+    /// let report = worker.drain(Duration::from_secs(10)).await?;
+    /// if !report.drained {
+    ///     eprintln!("{} handlers are still at work, {} reports unconfirmed", report.running, report.unconfirmed);
+    /// }
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn drain(mut self, limit: Duration) -> Result<Report, Error> {
         let until = Instant::now() + limit;
         self.control.send_replace(Control::Drain { until });
@@ -116,6 +248,27 @@ impl WorkerHandle {
     }
 
     /// Waits until the worker has ended by itself, because the server refused it. Errors as [`Worker::run_until`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let orbit = orbit::testing::TestServer::start().await?;
+    /// # let client = orbit.client()?;
+    /// use std::time::Duration;
+    ///
+    /// use orbit::sdk::{Context, Failure, Worker};
+    ///
+    /// let double = |_: Context, number: u32| async move { Ok::<_, Failure>(2 * number) };
+    /// let worker = Worker::builder(&client).queue("default").handler("double", "v1", double).build()?;
+    /// let mut handle = worker.start()?;
+    /// tokio::select! {
+    ///     refused = handle.stopped() => eprintln!("the server refuses this worker: {refused:?}"),
+    ///     () = tokio::time::sleep(Duration::from_millis(50)) => {}
+    /// }
+    /// # orbit.shutdown().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn stopped(&mut self) -> Result<Report, Error> {
         match (&mut self.outcome).await {
             Ok(outcome) => outcome,

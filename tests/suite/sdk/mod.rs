@@ -1,6 +1,7 @@
 //! The SDK's worker, as its users have it, against server processes: what the worker's side of the promises is worth.
 
 mod handlers;
+mod idempotent;
 mod life;
 mod network;
 mod outcomes;

@@ -26,6 +26,7 @@ async fn scripted(context: Context, script: Vec<String>) -> Result<serde_json::V
         "large" => Ok("x".repeat(2 * 1024 * 1024).into()),
         "retryable" => Err(Failure::retryable("BUSY").message("not now").details(&[step])),
         "permanent" => Err(Failure::permanent("NO_FUNDS")),
+        "canceled" => Err(Failure::canceled("STOPPED")),
         "unknown" => Err(Failure::unknown("TIMED_OUT")),
         "error" => Err("the connection broke".into()),
         "panic" => panic!("at step {step}"),
@@ -143,6 +144,23 @@ on_every_database! {
         let history = attempts(&client, &id).await;
         assert_eq!(history.len(), 1);
         assert_eq!(history[0].error.as_ref().map(|error| error.code.as_str()), Some("PAYLOAD_TOO_LARGE"));
+        assert_eq!(counts(drained(worker).await), (1, 1, 0));
+        end(server, database).await;
+    }
+
+    async fn canceled_without_a_cancel_is_unknown(database: TestDatabase) {
+        let history = [unknown("CANCEL_NOT_REQUESTED", Decision::ReconciliationRequired)];
+        row(database, &["canceled"], (ReconcileOnly, 3), (TaskState::NeedsReview, true), &history).await;
+    }
+
+    async fn a_payload_of_another_type_fails_before_anything_runs(database: TestDatabase) {
+        let server = Server::start(&database).await.with_queue().await;
+        let client = server.client();
+        let worker = start(worker(&client, |_: Context, number: u32| async move { Ok(number) }));
+        let id = super::submit(&client, &"no number").await;
+        let task = client.wait(&id, LIMIT).await.expect("settled");
+        assert_eq!((task.state(), task.effect_uncertain), (TaskState::Failed, false));
+        assert_eq!(task.error.expect("an error").code, "PAYLOAD_INVALID");
         assert_eq!(counts(drained(worker).await), (1, 1, 0));
         end(server, database).await;
     }

@@ -59,7 +59,7 @@ on_every_database! {
                         unconfirmed.fetch_add(1, Ordering::SeqCst);
                         context.cancelled().await;
                         told.fetch_add(1, Ordering::SeqCst);
-                        std::future::pending().await
+                        std::future::pending::<()>().await;
                     };
                     tokio::select! { result = run => result, () = watch => unreachable!("it never ends") }
                 }

@@ -40,13 +40,18 @@ impl TestDatabase {
 
     /// On another MySQL server.
     pub(crate) async fn mysql_at(server_url: &str) -> Self {
+        let this = Self::empty_mysql_at(server_url).await;
+        migration::migrate(&this.side).await.expect("migrated");
+        this
+    }
+
+    /// Without tables, and in all else as that server makes databases.
+    pub(crate) async fn empty_mysql_at(server_url: &str) -> Self {
         let name = format!("orbit_test_{}", Uuid::new_v4().simple());
         let server = connect(&format!("{server_url}/mysql")).await;
-        let create = format!("CREATE DATABASE {name} DEFAULT CHARACTER SET utf8mb4");
-        server.execute_unprepared(&create).await.expect("a database");
+        server.execute_unprepared(&format!("CREATE DATABASE {name}")).await.expect("a database");
         let url = format!("{server_url}/{name}");
         let side = connect(&url).await;
-        migration::migrate(&side).await.expect("migrated");
         Self { url, side, keep: Keep::MySql { server, name } }
     }
 

@@ -13,7 +13,7 @@ use orbit::{
 };
 
 use super::{database::TestDatabase, rig::Rig};
-use crate::load_sql::Load;
+use crate::load_sql::{Load, MIXED, routes};
 
 /// What stands in the tables about all tasks together. Equal before and after means that nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,11 +88,18 @@ impl TestDatabase {
 
     /// Adds so many tasks in all states, accepted so long ago.
     pub(crate) async fn load(&self, tasks: u64, ago: Duration) {
+        for statement in routes() {
+            self.sql(&statement).await;
+        }
+        self.load_more(0, tasks, ago, MIXED).await;
+    }
+
+    /// Adds more of them, from this number on.
+    pub(crate) async fn load_more(&self, from: u64, tasks: u64, ago: Duration, state: &'static str) {
         let ago = i64::try_from(ago.as_millis()).expect("a number");
         let now_ms = self.number(self.now()).await / 1_000;
         let from_ms = u64::try_from(now_ms - ago).expect("after 1970");
-        let load = Load { mysql: self.is_mysql(), from_ms };
-        for statement in load.routes().into_iter().chain(load.tasks(0, tasks)) {
+        for statement in (Load { mysql: self.is_mysql(), from_ms, state }).tasks(from, tasks) {
             self.sql(&statement).await;
         }
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod blocker;
 pub(crate) mod database;
+pub(crate) mod http;
 pub(crate) mod look;
 pub(crate) mod node;
 pub(crate) mod own_server;

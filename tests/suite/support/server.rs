@@ -30,8 +30,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// A server process. It is killed when this is dropped; if a test fails, its log is shown.
 pub(crate) struct Server {
     arguments: Vec<String>,
-    /// File descriptors at most, if not as the tests have.
-    files: Option<u32>,
+    /// What the shell does that starts it, if one does.
+    shell: Option<String>,
     address: SocketAddr,
     process: Child,
     log: Log,
@@ -65,18 +65,32 @@ impl Server {
     /// Starts `orbit serve` with so many file descriptors at most.
     pub(crate) async fn start_with_files(database: &TestDatabase, files: u32) -> Self {
         let arguments = ["serve", "--database-url", &database.url].map(str::to_owned);
-        Self::run_limited(arguments.into(), Some(files)).await
+        Self::run_limited(arguments.into(), Some(format!("ulimit -n {files}"))).await
+    }
+
+    /// Starts `orbit serve` so that it can be told to write no further: [`Self::fill_disk`].
+    pub(crate) async fn start_on_small_disk(database: &TestDatabase, more: &[&str]) -> Self {
+        let arguments = ["serve", "--database-url", &database.url];
+        let arguments = arguments.iter().chain(more).map(ToString::to_string).collect();
+        Self::run_limited(arguments, Some("trap '' XFSZ".to_owned())).await
+    }
+
+    /// From now on its files do not grow beyond so many bytes; none: they may again.
+    pub(crate) fn fill_disk(&self, bytes: Option<u64>) {
+        let limit = bytes.map_or("unlimited".to_owned(), |bytes| bytes.to_string());
+        let arguments = ["--pid", &self.pid().to_string(), &format!("--fsize={limit}:unlimited")];
+        assert!(Command::new("prlimit").args(arguments).status().expect("prlimit").success());
     }
 
     async fn run(arguments: Vec<String>) -> Self {
         Self::run_limited(arguments, None).await
     }
 
-    async fn run_limited(arguments: Vec<String>, files: Option<u32>) -> Self {
+    async fn run_limited(arguments: Vec<String>, shell: Option<String>) -> Self {
         let log = Log::default();
         let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let process = spawn(&arguments, files, any_port, &log);
-        let mut server = Self { arguments, files, address: any_port, process, log };
+        let process = spawn(&arguments, shell.as_deref(), any_port, &log);
+        let mut server = Self { arguments, shell, address: any_port, process, log };
         server.address = server.listening(0).await;
         server
     }
@@ -136,7 +150,7 @@ impl Server {
     /// Starts it again, on the same port, once it has ended.
     pub(crate) async fn restart(&mut self) {
         let from = self.log().len();
-        self.process = spawn(&self.arguments, self.files, self.address, &self.log);
+        self.process = spawn(&self.arguments, self.shell.as_deref(), self.address, &self.log);
         self.listening(from).await;
     }
 
@@ -226,11 +240,11 @@ fn without_settings(mut command: Command) -> Command {
     command
 }
 
-fn spawn(arguments: &[String], files: Option<u32>, listen: SocketAddr, log: &Log) -> Child {
-    let mut command = match files {
-        Some(files) => {
+fn spawn(arguments: &[String], shell: Option<&str>, listen: SocketAddr, log: &Log) -> Child {
+    let mut command = match shell {
+        Some(first) => {
             let mut shell = without_settings(Command::new("sh"));
-            shell.args(["-c", &format!("ulimit -n {files} && exec \"$0\" \"$@\""), PROGRAM]);
+            shell.args(["-c", &format!("{first} && exec \"$0\" \"$@\""), PROGRAM]);
             shell
         }
         None => without_settings(Command::new(PROGRAM)),

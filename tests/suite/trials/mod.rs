@@ -3,5 +3,6 @@
 mod cancel;
 mod lease;
 mod retry;
+mod servers;
 mod storage;
 mod submit;

@@ -3,13 +3,24 @@
 use std::{collections::HashSet, time::Duration};
 
 use futures_util::future::join_all;
+use orbit::proto::{Renew, worker_request::Message as Ask};
 use orbit::{
     domain::{ids::TaskId, receipt::Disposition, task::StateName},
     engine::{EngineOptions, SeatEvent},
 };
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+use tonic::Code;
 
-use crate::support::{eventually, on_every_database, rig::*};
+use crate::support::{
+    database::TestDatabase,
+    eventually, on_every_database,
+    rig::*,
+    server::{Server, submit_request},
+    stream::{Stream, attempt_of, hold_applied, succeeded as success},
+};
 
 /// Numbers from 0 to 19,999, as both databases can make them.
 const NUMBERS: &str = "WITH d AS (SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL \
@@ -140,6 +151,41 @@ on_every_database! {
         assert_eq!(rig.database.number("SELECT COUNT(*) FROM events").await, 12);
         rig.end().await;
     }
+}
+
+/// The kind of T51 on a disk of one's own: full for longer than a lease, and then not.
+#[tokio::test(flavor = "multi_thread")]
+async fn t51_a_full_disk_is_told_and_once_it_is_not_full_all_goes_on() {
+    let database = TestDatabase::sqlite().await;
+    let lease = ["--lease-ms", "2000"];
+    let server = Server::start_on_small_disk(&database, &lease).await.with_queue().await;
+    let mut worker = Stream::open(server.channel(), 2).await;
+    server.tasks().submit_task(submit_request("1")).await.expect("accepted");
+    let attempt = attempt_of(&worker.dispatch().await);
+    hold_applied(&worker.start(&attempt).await);
+
+    server.fill_disk(Some(1));
+    let full_until = Instant::now() + Duration::from_secs(6);
+    let request = submit_request("2");
+    while Instant::now() < full_until {
+        let refused = server.tasks().submit_task(request.clone()).await.expect_err("no room");
+        assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+        worker.send(Ask::Renew(Renew { leases: vec![attempt.clone()] })).await;
+        sleep(Duration::from_millis(300)).await;
+    }
+    server.fill_disk(None);
+    eventually("a submit is accepted", Duration::from_secs(5), async || {
+        server.tasks().submit_task(request.clone()).await.ok()
+    })
+    .await;
+    // The running attempt kept its lease: it was nobody's fault.
+    hold_applied(&worker.finish(&success(&attempt, "1")).await);
+    let dispatch = worker.dispatch().await;
+    worker.run(&dispatch).await;
+    drop(worker);
+    server.stop().await;
+    database.check_invariants().await;
+    database.drop().await;
 }
 
 mod mysql_only {
