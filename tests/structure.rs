@@ -152,6 +152,7 @@ const MODULES: [Module; 20] = [
             "sea_orm",
             "serde",
             "serde_json",
+            "sqlx",
             "tempfile",
             "thiserror",
             "tokio",

@@ -11,7 +11,7 @@ use crate::support::{database::TestDatabase, on_every_database, on_mysql};
 /// Runs `orbit bench` at the database server of the test.
 async fn bench(database: &TestDatabase, arguments: &str) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_orbit"));
-    command.args(["bench", "--json", "--seconds", "0.5", "--warm-up", "0.2", "--rounds", "1"]);
+    command.args(["bench", "--json", "--warm-up", "0.2", "--rounds", "1"]);
     command.args(arguments.split_whitespace()).stdin(Stdio::null()).env_remove("ORBIT_BENCH_DATABASE_URL");
     let output = command.args(["--database-url", &database.url]).output().await.expect("it runs");
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -36,7 +36,7 @@ mod alone {
             let report = bench(&database, "lifecycle --workers 2 --slots 8 --submitters 8 --seconds 2").await;
             positive(&report, &["lifecycles_per_s", "ceiling_per_s", "lifecycle_over_ceiling", "start_latency_p50_ms"]);
             positive(&report, &["server_cpu_us", "load_cpu_us", "server_peak_rss_mib", "rows_per_lifecycle", "batch_mean"]);
-            let ceiling = bench(&database, "ceiling").await;
+            let ceiling = bench(&database, "ceiling --seconds 0.5").await;
             positive(&ceiling, &["ceiling_per_s"]);
             assert!(ceiling["rows_per_lifecycle"].as_f64().is_some_and(|rows| rows <= 16.0), "{ceiling}");
             database.drop().await;
@@ -53,7 +53,7 @@ mod alone {
         async fn latency_is_told_in_single_commits_and_idle_workers_cost_memory(database: TestDatabase) {
             let latency = bench(&database, "latency --rate 20 --seconds 2").await;
             positive(&latency, &["start_latency_p50_ms", "done_latency_max_ms", "commit_p50_ms", "start_over_commit"]);
-            let idle = bench(&database, "idle --workers 50 --connections 5").await;
+            let idle = bench(&database, "idle --workers 50 --connections 5 --seconds 0.5").await;
             positive(&idle, &["workers", "server_rss_mib"]);
             database.drop().await;
         }
