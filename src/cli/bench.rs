@@ -255,7 +255,8 @@ fn text(report: &Report) -> String {
     let mut text = String::new();
     for figure in &report.figures {
         let value = figure.value.as_str().map_or_else(|| figure.value.to_string(), str::to_owned);
-        text.push_str(&format!("{:<width$}  {value} {}", figure.label, figure.unit).trim_end().to_owned());
+        let line = format!("{:<width$}  {value} {}", figure.label, figure.unit);
+        text.push_str(line.trim_end());
         text.push('\n');
     }
     for warning in &report.warnings {
