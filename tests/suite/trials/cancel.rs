@@ -57,7 +57,7 @@ on_every_database! {
             let in_doubt = round % 2 == 0;
             let id = rig.submit(|s| {
                 idempotent(s);
-                waits_for(40)(s);
+                waits_for(400)(s);
             }).await;
             let report = if in_doubt { unknown() } else { failed(true) };
             let (_, receipt) = first.run(report).await;
