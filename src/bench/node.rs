@@ -47,7 +47,9 @@ pub async fn run() -> Result<(), BenchError> {
     server.listen = ([127, 0, 0, 1], 0).into();
     server.engine.node_id = config.node_id;
     server.queues = config.queues;
-    server.engine.lanes = config.lanes.and_then(|n| usize::try_from(n).ok());
+    if let Some(lanes) = config.lanes.and_then(|n| usize::try_from(n).ok()) {
+        server.engine.lanes = lanes;
+    }
     if let Some(max) = config.batch_max.and_then(|n| usize::try_from(n).ok()) {
         server.engine.batch_max = max;
     }

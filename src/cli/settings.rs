@@ -78,8 +78,9 @@ fn merge(args: ServeArgs, file: ConfigFile, path: Option<&Path>) -> Result<Setti
     {
         engine.poll_interval = interval;
     }
-    if let Some(lanes) = limits.number("lanes", args.lanes, file.lanes, 1..=16)? {
-        engine.lanes = usize::try_from(lanes).ok();
+    let lanes = limits.number("lanes", args.lanes, file.lanes, 1..=16)?;
+    if let Some(lanes) = lanes.and_then(|n| usize::try_from(n).ok()) {
+        engine.lanes = lanes;
     }
     let batch_max = limits.number("batch_max", args.batch_max, file.batch_max, 1..=1_024)?;
     if let Some(batch_max) = batch_max.and_then(|n| usize::try_from(n).ok()) {

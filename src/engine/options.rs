@@ -25,7 +25,7 @@ pub struct EngineOptions {
     /// How long finished tasks are kept, from their end on; by default for ever.
     pub keep_finished: Option<Duration>,
     /// Lanes, that is transactions at once, on MySQL: 1 to 16, default 2. SQLite has one.
-    pub lanes: Option<usize>,
+    pub lanes: usize,
     /// The most commands of one transaction: 1 to 1,024, default 256.
     pub batch_max: usize,
 }
@@ -40,7 +40,7 @@ impl Default for EngineOptions {
             poll_interval: Duration::from_millis(200),
             payload_bytes_max: PAYLOAD_BYTES_MAX_DEFAULT,
             keep_finished: None,
-            lanes: None,
+            lanes: 2,
             batch_max: 256,
         }
     }
@@ -63,7 +63,7 @@ impl EngineOptions {
 
     /// Two lanes that take every kind of command were the fastest on MySQL; SQLite has one writer.
     pub(super) fn lane_count(&self, database: &Database) -> usize {
-        if database.is_sqlite() { 1 } else { self.lanes.unwrap_or(2).clamp(1, 16) }
+        if database.is_sqlite() { 1 } else { self.lanes.clamp(1, 16) }
     }
 }
 

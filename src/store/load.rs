@@ -145,16 +145,7 @@ impl Loader<'_> {
         let mut limited = Vec::new();
         for numbers in numbers.chunks(ROWS_MAX) {
             let (list, values) = Dialect::in_list(numbers);
-            let guarded = if self.dialect == Dialect::Sqlite {
-                None
-            } else {
-                let guard = format!(
-                    "UPDATE queues SET claim_count = claim_count + 1 WHERE max_running > 0 AND id IN {list}"
-                );
-                Some(
-                    self.tx.execute_raw(self.dialect.statement(guard, values.clone())).await?.rows_affected(),
-                )
-            };
+            let guarded = self.guard_limited(&list, &values).await?;
             let lock = self.dialect.for_share();
             let sql = format!("SELECT {QUEUE_COLUMNS} FROM queues WHERE id IN {list} ORDER BY id{lock}");
             let mut seen = Vec::new();
@@ -174,6 +165,24 @@ impl Loader<'_> {
             }
         }
         Ok(limited)
+    }
+
+    /// Takes the limited ones of these queues by a write, and answers how many that were; none where the transaction has
+    /// the whole database anyway.
+    ///
+    /// They are looked for without a lock first: even a write that leaves a row alone waits for those who share it.
+    async fn guard_limited(&self, list: &str, values: &[Value]) -> Result<Option<u64>, Fault> {
+        if self.dialect == Dialect::Sqlite {
+            return Ok(None);
+        }
+        let which = format!("max_running > 0 AND id IN {list}");
+        let sql = format!("SELECT id FROM queues WHERE {which}");
+        if self.rows(self.dialect.statement(sql, values.to_vec())).await?.is_empty() {
+            return Ok(Some(0));
+        }
+        let sql = format!("UPDATE queues SET claim_count = claim_count + 1 WHERE {which}");
+        let done = self.tx.execute_raw(self.dialect.statement(sql, values.to_vec())).await?;
+        Ok(Some(done.rows_affected()))
     }
 
     /// Counts the permits of limited queues. A new statement after the guard was taken, so that it sees all others'.

@@ -216,7 +216,7 @@ on_every_database! {
     }
 
     async fn one_message_that_cannot_be_written_does_not_take_others_with_it(database: TestDatabase) {
-        let rig = Rig::new(database, EngineOptions { lanes: Some(1), ..without_reaper() }).await;
+        let rig = Rig::new(database, EngineOptions { lanes: 1, ..without_reaper() }).await;
         let mut worker = rig.worker(20).await;
         let mut messages = Vec::new();
         for _ in 0..20 {

@@ -291,7 +291,7 @@ async fn two_lanes_do_not_wait_for_each_others_trouble() {
     let database = TestDatabase::mysql().await;
     let proxy = Proxy::before(&database.url).await;
     let opened = Database::open(&proxy.url(&database.url), DatabaseOptions::default()).await.expect("opened");
-    let options = EngineOptions { lanes: Some(4), ..without_reaper() };
+    let options = EngineOptions { lanes: 4, ..without_reaper() };
     let rig = Rig { engine: Engine::start(opened, options).await.expect("started"), database };
     rig.engine.create_queue(QUEUE.to_owned(), 0, request()).await.expect("a queue");
     rig.submit(|_| {}).await;
