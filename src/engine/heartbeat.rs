@@ -21,11 +21,6 @@ pub(super) async fn run(engine: Engine, healthy: watch::Sender<bool>) {
         match timeout(AWAY_AFTER, engine.inner.database.heartbeat(terms)).await {
             Ok(Ok(LastSeen::Recent | LastSeen::Extended(_))) => {
                 answered = Instant::now();
-                if change(&healthy, true) {
-                    tracing::info!("the database answers again");
-                    // What became due or changed hands meanwhile.
-                    engine.inner.seats.look_again();
-                }
             }
             Ok(Err(fault)) => tracing::debug!(%fault, "heartbeat failed"),
             Err(_) => {
@@ -33,8 +28,16 @@ pub(super) async fn run(engine: Engine, healthy: watch::Sender<bool>) {
                 engine.inner.database.renew_connections().await;
             }
         }
-        if answered.elapsed() >= AWAY_AFTER && change(&healthy, false) {
-            tracing::warn!("the database does not answer; submits are refused until it does");
+        let answers = answered.elapsed() < AWAY_AFTER;
+        let serves = answers && !engine.inner.database.refuses_writes();
+        if change(&healthy, serves) {
+            if serves {
+                tracing::info!("the database serves again");
+                // What became due or changed hands meanwhile.
+                engine.inner.seats.look_again();
+            } else {
+                tracing::warn!(answers, "the database takes no writes; submits are refused until it does");
+            }
         }
         tokio::select! {
             () = engine.inner.stop.cancelled() => break,

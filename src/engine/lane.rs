@@ -6,11 +6,11 @@
 use std::{pin::Pin, sync::Arc};
 
 use metrics::{Histogram, histogram};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::{
     metric,
-    store::{BatchError, LaneConnection, Needs},
+    store::{BatchError, KEEP_EVERY, LaneConnection, Needs},
 };
 
 use super::{
@@ -41,9 +41,10 @@ impl Lane {
     }
 
     pub(super) async fn run(mut self) {
-        while let Some(mut jobs) = self.queue.take().await {
+        while let Some(mut jobs) = self.next().await {
             jobs.extend(self.dispatcher.claim_after(&jobs));
             if jobs.is_empty() {
+                self.connection.keep().await;
                 continue;
             }
             self.measure(&jobs);
@@ -52,6 +53,11 @@ impl Lane {
             self.connection.settled().await;
         }
         self.connection.close().await;
+    }
+
+    /// What waits, or nothing after a while.
+    async fn next(&self) -> Option<Vec<Box<dyn LaneJob>>> {
+        timeout(KEEP_EVERY, self.queue.take()).await.unwrap_or_else(|_| Some(Vec::new()))
     }
 
     fn measure(&self, jobs: &[Box<dyn LaneJob>]) {

@@ -210,7 +210,7 @@ impl Engine {
         &self.inner.database
     }
 
-    /// Whether the database answers.
+    /// Whether the database answers and takes writes.
     pub fn healthy(&self) -> watch::Receiver<bool> {
         self.inner.healthy.clone()
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use crate::domain::ids::TaskId;
+use crate::{domain::ids::TaskId, store::Fault};
 
 use super::{Engine, Failure};
 
@@ -46,6 +46,7 @@ pub(super) async fn run_once(engine: &Engine, keep: Duration) -> Result<u64, Fai
         if !step.tasks.is_empty() {
             match database.remove_finished(keep, &step.tasks).await {
                 Ok(tasks) => removed += tasks,
+                Err(fault @ Fault::Away(_)) => return Err(fault.into()),
                 // They are looked at again by the next walk, and must not keep this one from the others.
                 Err(fault) => tracing::warn!(%fault, "some finished tasks were not removed"),
             }

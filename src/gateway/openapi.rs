@@ -67,7 +67,10 @@ fn document(api: &Api) -> Value {
         paths.into_iter().map(|(path, operations)| (path.to_owned(), operations.into())).collect();
     for (path, summary) in [
         ("/healthz", "Whether the process lives."),
-        ("/readyz", "Whether to send anything here: not before a shutdown and while the database is away."),
+        (
+            "/readyz",
+            "Whether to send anything here: not before a shutdown, and while the database is away or takes no writes.",
+        ),
     ] {
         paths.insert(path.to_owned(), health_operation(path, summary));
     }

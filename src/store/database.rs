@@ -21,13 +21,15 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-use super::{dialect::Dialect, error::Fault, routes::Routes};
+use super::{dialect::Dialect, error::Fault, refusals::Refusals, routes::Routes};
 
 /// What a MySQL session is like, whatever the server's defaults are. Strict: a value that does not fit must fail, not be
 /// cut. A node that vanishes without a word must not keep its locks for hours.
 const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
     autocommit = 1, completion_type = 0, unique_checks = 1, sql_safe_updates = 0, sql_auto_is_null = 0, \
     sql_select_limit = 18446744073709551615, innodb_lock_wait_timeout = 3, lock_wait_timeout = 3, wait_timeout = 60";
+/// A lane stops between two statements only if its node does, as one that is frozen: others wait for its locks meanwhile.
+const LANE: &str = "SET SESSION wait_timeout = 10";
 /// Gap locks of REPEATABLE READ would make claims wait for each other.
 const TRANSACTIONS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
 
@@ -111,6 +113,7 @@ struct Inner {
     /// On SQLite one writes at a time; who is next waits here.
     writer: Mutex<()>,
     routes: Routes,
+    refusals: Refusals,
     closing: TaskTracker,
     /// Held as long as the database is open.
     _lock_file: Option<File>,
@@ -163,6 +166,7 @@ impl Database {
             statement_bytes_max,
             writer: Mutex::new(()),
             routes: Routes::default(),
+            refusals: Refusals::default(),
             closing: TaskTracker::new(),
             _lock_file: lock_file,
         };
@@ -217,6 +221,11 @@ impl Database {
         &self.inner.routes
     }
 
+    /// Whether the lanes' transactions fail and go on failing, though the database may answer.
+    pub fn refuses_writes(&self) -> bool {
+        self.inner.refusals.go_on()
+    }
+
     /// Ends all connections.
     pub async fn close(&self) {
         self.inner.closing.close();
@@ -237,6 +246,10 @@ impl Database {
 
     pub(super) fn writes_connection(&self) -> DatabaseConnection {
         self.pools().writes
+    }
+
+    pub(super) fn refusals(&self) -> &Refusals {
+        &self.inner.refusals
     }
 
     fn pools(&self) -> Pools {
@@ -364,10 +377,13 @@ impl Target {
             Self::MySql { .. } => {
                 options.map_sqlx_mysql_opts(|o| o.statement_cache_capacity(1_024));
                 options.map_sqlx_mysql_pool_opts(move |pool| {
-                    let pool = pool.after_connect(|connection, _| {
+                    let pool = pool.after_connect(move |connection, _| {
                         Box::pin(async move {
                             connection.execute(SESSION).await?;
                             connection.execute(TRANSACTIONS).await?;
+                            if matches!(purpose, Purpose::Lane) {
+                                connection.execute(LANE).await?;
+                            }
                             Ok(())
                         })
                     });

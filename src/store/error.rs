@@ -100,9 +100,9 @@ fn mysql_kind(number: u16) -> Kind {
         1205 | 1213 | 1614 | 3572 | 1412 | 1615 => Kind::Transient,
         1062 | 1586 => Kind::Duplicate,
         // Read-only, offline mode, shutdown in progress, too many connections, unknown command (Galera), lost connection,
-        // killed, server gone, group replication hold.
+        // killed, server gone, group replication hold; a write failed, the disk is full, the table is full.
         1290 | 1792 | 1836 | 3032 | 1053 | 1040 | 1047 | 1152 | 1158 | 1159 | 1160 | 1161 | 1184 | 1317
-        | 1927 | 2006 | 2013 | 3024 | 3101 | 3100 | 4031 => Kind::Away,
+        | 1927 | 2006 | 2013 | 3024 | 3101 | 3100 | 4031 | 3 | 20 | 1021 | 1026 | 1114 => Kind::Away,
         _ => Kind::Permanent,
     }
 }

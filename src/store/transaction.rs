@@ -7,8 +7,8 @@
 use std::{sync::Arc, time::Duration};
 
 use sea_orm::{
-    ConnectionTrait as _, DatabaseConnection, DatabaseTransaction, SqliteTransactionMode, TransactionOptions,
-    TransactionTrait as _,
+    ConnectionTrait as _, DatabaseConnection, DatabaseTransaction, DbErr, SqliteTransactionMode,
+    TransactionOptions, TransactionTrait as _,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -29,8 +29,12 @@ const TRANSACTION_LIMIT: Duration = Duration::from_secs(5);
 const RERUN_LIMIT: Duration = Duration::from_secs(4);
 /// Re-runs at most, for faults that come back at once.
 const RERUNS_MAX: u32 = 20;
-/// After so long without a transaction a lane goes on with a new connection.
-const IDLE_LIMIT: Duration = Duration::from_secs(30);
+/// A connection that did nothing for so long is given up: half of what the server allows.
+const IDLE_LIMIT: Duration = Duration::from_secs(5);
+/// How often one that has nothing to do says that it is there.
+pub const KEEP_EVERY: Duration = Duration::from_secs(2);
+/// How long the answer may take.
+const KEEP_LIMIT: Duration = Duration::from_secs(1);
 /// How long callers wait for an unknown commit to be settled.
 const SETTLE_LIMIT: Duration = Duration::from_secs(4);
 
@@ -137,16 +141,20 @@ impl LaneConnection {
                 Ok(attempt) => attempt,
                 // Its answers are gone with the future.
                 Err(_) if self.committing => Attempt::CommitTimedOut,
-                Err(_) => Attempt::Fault(Fault::Away(sea_orm::DbErr::Custom("time-out".to_owned()))),
+                Err(_) => Attempt::Fault(Fault::Away(DbErr::Custom("time-out".to_owned()))),
             };
             let fault = match attempt {
                 Attempt::Done(answers, wakes) => {
                     metric::took(metric::TRANSACTION, began.elapsed());
+                    self.database.refusals().written();
                     return Ok((answers, wakes));
                 }
                 Attempt::CommitUnknown(answers, wakes) => match self.settle().await {
-                    Some(Settled::Committed) => return Ok((answers, wakes)),
-                    Some(Settled::NotCommitted) => continue,
+                    Some(Settled::Committed) => {
+                        self.database.refusals().written();
+                        return Ok((answers, wakes));
+                    }
+                    Some(Settled::NotCommitted) => Fault::Away(DbErr::Custom("the commit failed".to_owned())),
                     Some(Settled::Lost) | None => return Err(BatchError::OutcomeUnknown),
                 },
                 Attempt::LaneLost => match self.take_new_row().await {
@@ -172,7 +180,10 @@ impl LaneConnection {
             };
             match &fault {
                 Fault::Inconsistent(_) | Fault::Permanent(_) => return Err(BatchError::Failed(fault)),
-                Fault::Away(_) => self.give_up_connection(),
+                Fault::Away(_) => {
+                    self.database.refusals().refused();
+                    self.give_up_connection();
+                }
                 Fault::Transient(_) | Fault::Duplicate(_) => {}
             }
             if rerun == RERUNS_MAX || began.elapsed() > RERUN_LIMIT {
@@ -193,6 +204,19 @@ impl LaneConnection {
             if self.settle().await.is_none() {
                 sleep(Duration::from_millis(100)).await;
             }
+        }
+    }
+
+    /// Keeps the server from closing the connection of a lane that has nothing to do: a new one prepares all its
+    /// statements anew.
+    pub async fn keep(&mut self) {
+        let Some(connection) = &self.connection else { return };
+        if self.used_at.elapsed() < KEEP_EVERY {
+            return;
+        }
+        match timeout(KEEP_LIMIT, connection.ping()).await {
+            Ok(Ok(())) => self.used_at = Instant::now(),
+            Ok(Err(_)) | Err(_) => self.give_up_connection(),
         }
     }
 
@@ -226,7 +250,9 @@ impl LaneConnection {
                         Attempt::Fault(fault)
                     }
                     Err(CommitFault::Unknown(error)) => {
-                        tracing::warn!(lane = self.lane, %error, "the outcome of a commit is unknown");
+                        if let Some(commits) = self.database.refusals().tell() {
+                            tracing::warn!(lane = self.lane, %error, commits, "the outcome of a commit is unknown");
+                        }
                         self.give_up_connection();
                         Attempt::CommitUnknown(answers, wakes)
                     }
@@ -331,7 +357,7 @@ impl LaneConnection {
     }
 
     async fn begin(&mut self) -> Result<DatabaseTransaction, Fault> {
-        // The server closes a connection that is idle for long; finding that out would cost a failed transaction.
+        // The server has closed it, as after this process stood still; to find that out would cost a failed transaction.
         if self.used_at.elapsed() > IDLE_LIMIT {
             self.give_up_connection();
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use orbit::proto::{GetTaskRequest, TaskState, TaskView};
 use tokio::time::{Instant, sleep};
-use tonic::{Code, transport::Channel};
+use tonic::Code;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
@@ -12,7 +12,7 @@ use tonic_health::pb::{
 use crate::support::{
     database::TestDatabase,
     eventually, on_every_database, on_mysql,
-    server::{Server, channel, submit_request},
+    server::{Server, channel, health, submit_request},
     stream::{Stream, attempt_of, hello, hold_applied, succeeded},
     tcp_proxy::TcpProxy,
 };
@@ -25,11 +25,6 @@ async fn state(server: &Server, task_id: &str) -> (TaskState, u32) {
     let request = GetTaskRequest { task_id: task_id.to_owned(), view: TaskView::Basic.into() };
     let task = server.tasks().get_task(request).await.expect("found").into_inner().task.expect("a task");
     (task.state(), task.attempt_count)
-}
-
-async fn health(channel: Channel, service: &str) -> ServingStatus {
-    let request = HealthCheckRequest { service: service.to_owned() };
-    HealthClient::new(channel).check(request).await.expect("an answer").into_inner().status()
 }
 
 on_every_database! {

@@ -1,13 +1,16 @@
 //! Server processes that stand still for longer than a lease, as on a machine that is suspended (S12): nobody judged
-//! meanwhile, so when they go on, what runs keeps its leases, and only what has no worker any more is reclaimed.
+//! meanwhile, so when they go on, what runs keeps its leases, and only what has no worker any more is reclaimed. And one
+//! that stands still alone, with locks.
 
 use std::time::Duration;
 
 use orbit::proto::{AttemptRef, Renew, worker_request::Message as Ask};
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, interval, sleep};
 
 use crate::support::{
-    eventually, on_every_database,
+    blocker::Blocker,
+    database::TestDatabase,
+    eventually, on_every_database, on_mysql,
     server::{Server, submit_request},
     stream::{Stream, attempt_of, hold_applied, start, succeeded},
 };
@@ -123,4 +126,80 @@ on_every_database! {
         database.check_invariants().await;
         database.drop().await;
     }
+}
+
+on_mysql! {
+// The database soon closes a lane's connection that does nothing, so lanes with nothing to do keep theirs.
+async fn an_idle_node_keeps_its_connections() {
+    let database = TestDatabase::mysql().await;
+    let server = Server::start(&database).await.with_queue().await;
+    for _ in 0..20 {
+        server.tasks().submit_task(submit_request("1")).await.expect("accepted");
+    }
+    // A lane's connection is one that waits no longer than this.
+    let lanes = "SELECT CAST(COALESCE(SUM(t.processlist_id), 0) AS SIGNED) FROM performance_schema.threads t \
+                 JOIN performance_schema.variables_by_thread v ON v.thread_id = t.thread_id \
+                 WHERE t.processlist_db = DATABASE() AND v.variable_name = 'wait_timeout' AND v.variable_value = '10'";
+    let before = database.number(lanes).await;
+    assert!(before > 0);
+    sleep(Duration::from_secs(12)).await;
+    assert_eq!(database.number(lanes).await, before);
+    server.tasks().submit_task(submit_request("1")).await.expect("accepted");
+    assert_eq!(database.number(lanes).await, before);
+    server.stop().await;
+    database.check_invariants().await;
+    database.drop().await;
+}
+
+// A node that is frozen in the middle of a transaction holds its locks; the database soon takes them away.
+async fn a_node_frozen_with_locks_does_not_keep_its_attempts_from_the_others() {
+    let database = TestDatabase::mysql().await;
+    let frozen = Server::start(&database).await.with_queue().await;
+    let other = Server::start(&database).await;
+    let mut worker = Stream::open(frozen.channel(), 1).await;
+    frozen.tasks().submit_task(submit_request("1")).await.expect("accepted");
+    let attempt = attempt_of(&worker.dispatch().await);
+    hold_applied(&worker.start(&attempt).await);
+    let report = succeeded(&attempt, "1");
+
+    // It has locked the task and waits for the events when it stops; they are free again when it no longer sees it.
+    let blocker = Blocker::new(&database, "LOCK TABLES events WRITE", "UNLOCK TABLES").await;
+    worker.send(Ask::Finish(report.clone())).await;
+    let waiting = "SELECT COUNT(*) FROM performance_schema.threads WHERE processlist_db = DATABASE() \
+                   AND processlist_state = 'Waiting for table metadata lock'";
+    eventually("it waits", Duration::from_secs(5), async || {
+        (database.number(waiting).await == 1).then_some(())
+    })
+    .await;
+    frozen.signal("-STOP");
+    blocker.release().await;
+
+    // The worker reports to the other node.
+    let began = Instant::now();
+    let mut elsewhere = Stream::open(other.channel(), 1).await;
+    let applied = eventually("the report is taken", Duration::from_secs(30), async || {
+        Some(elsewhere.finish(&report).await).filter(|answer| answer.receipt.is_some())
+    })
+    .await;
+    println!("taken after {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
+    assert!(!applied.replayed);
+    hold_applied(&applied);
+
+    frozen.signal("-CONT");
+    // Whatever it says of the message that it was stopped with, the next one it answers.
+    let late = worker.answer(&report.message_id).await;
+    assert!(late.receipt.is_none() || late.replayed, "{late:?}");
+    let late = eventually("an answer", Duration::from_secs(10), async || {
+        Some(worker.finish(&report).await).filter(|answer| answer.receipt.is_some())
+    })
+    .await;
+    assert_eq!((late.receipt, late.replayed), (applied.receipt, true));
+    drop((worker, elsewhere));
+    for server in [frozen, other] {
+        server.stop().await;
+    }
+    database.check_invariants().await;
+    database.drop().await;
+}
 }

@@ -15,6 +15,9 @@ use orbit::{
     sdk::Client,
 };
 use tonic::transport::{Channel, Endpoint};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 use uuid::Uuid;
 
 use super::{
@@ -194,6 +197,12 @@ impl Drop for Server {
 
 pub(crate) fn channel(address: SocketAddr) -> Channel {
     Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy()
+}
+
+/// What a server says of itself.
+pub(crate) async fn health(channel: Channel, service: &str) -> ServingStatus {
+    let request = HealthCheckRequest { service: service.to_owned() };
+    HealthClient::new(channel).check(request).await.expect("an answer").into_inner().status()
 }
 
 /// A task for the test's handler, under a key of its own.

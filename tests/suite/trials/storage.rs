@@ -3,23 +3,24 @@
 use std::{collections::HashSet, time::Duration};
 
 use futures_util::future::join_all;
-use orbit::proto::{Renew, worker_request::Message as Ask};
+use orbit::proto::{AttemptRef, HandlerVersion, Hello, Renew, worker_request::Message as Ask};
 use orbit::{
     domain::{ids::TaskId, receipt::Disposition, task::StateName},
-    engine::{EngineOptions, SeatEvent},
+    engine::{Engine, EngineOptions, Failure, SeatEvent},
 };
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
 use tonic::Code;
+use tonic_health::pb::health_check_response::ServingStatus;
 
 use crate::support::{
     database::TestDatabase,
-    eventually, on_every_database,
+    eventually, node, on_every_database,
     rig::*,
-    server::{Server, submit_request},
-    stream::{Stream, attempt_of, hold_applied, succeeded as success},
+    server::{Server, health, submit_request},
+    stream::{Stream, attempt_of, hello, hold_applied, new_id, succeeded as success},
 };
 
 /// Numbers from 0 to 19,999, as both databases can make them.
@@ -93,6 +94,29 @@ on_every_database! {
         rig.end().await;
     }
 
+    // What is too wide for a statement is refused; what is as wide as it may be is not.
+    async fn t55_wide_requests_are_served_or_refused(database: TestDatabase) {
+        let server = Server::start(&database).await.with_queue().await;
+        let handlers = |count: usize| {
+            let named = |n| HandlerVersion { handler: format!("handler-{n}"), handler_version: "v1".to_owned() };
+            Hello { handlers: (0..count).map(named).collect(), ..hello(1) }
+        };
+        let refused = Stream::open_with(server.channel(), handlers(70_000)).await.err().expect("refused");
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
+        Stream::open_with(server.channel(), handlers(1_000)).await.expect("a stream");
+        let lost = |n: u32| AttemptRef { task_id: new_id(), attempt_id: new_id(), epoch: n };
+        let held = Hello { held: (1..=70_000).map(lost).collect(), ..hello(1) };
+        let refused = Stream::open_with(server.channel(), held).await.err().expect("refused");
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
+        let held = Hello { held: (1..=10_000).map(lost).collect(), ..hello(1) };
+        let stream = Stream::open_with(server.channel(), held).await.expect("a stream");
+        assert_eq!(stream.welcome.held.len(), 10_000);
+        assert_eq!(server.complaints(), Vec::<String>::new());
+        drop(stream);
+        server.stop().await;
+        database.drop().await;
+    }
+
     // Claimers, producers and finishers at once: each task once, no lock error reaches anybody, no finish is lost.
     async fn t54_claimers_producers_and_finishers_do_not_disturb_each_other(database: TestDatabase) {
         const PRODUCERS: usize = 16;
@@ -138,10 +162,14 @@ on_every_database! {
             let (receipt, _) = worker.finish_as(attempt, id, succeeded()).await.expect("applied");
             sent.push((attempt, id, receipt));
         }
-        drop(worker);
         for _ in 0..20 {
-            drop(rig.worker(1).await);
+            worker = rig.worker(1).await;
         }
+        let Rig { engine, database } = rig;
+        engine.shutdown().await;
+        drop((worker, engine));
+        let engine = Engine::start(node::open(&database.url).await, options()).await.expect("started");
+        let rig = Rig { engine, database };
         let worker = rig.worker(1).await;
         for (attempt, id, receipt) in sent {
             let again = worker.finish_as(attempt, id, succeeded()).await;
@@ -164,20 +192,33 @@ async fn t51_a_full_disk_is_told_and_once_it_is_not_full_all_goes_on() {
     let attempt = attempt_of(&worker.dispatch().await);
     hold_applied(&worker.start(&attempt).await);
 
-    server.fill_disk(Some(1));
-    let full_until = Instant::now() + Duration::from_secs(6);
+    let log = format!("{}-wal", database.url.trim_start_matches("sqlite:"));
+    server.fill_disk(Some(std::fs::metadata(log).expect("a log").len()));
+    let (full_at, lines) = (Instant::now(), server.log().len());
     let request = submit_request("2");
-    while Instant::now() < full_until {
+    while full_at.elapsed() < Duration::from_secs(8) {
         let refused = server.tasks().submit_task(request.clone()).await.expect_err("no room");
         assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
         worker.send(Ask::Renew(Renew { leases: vec![attempt.clone()] })).await;
+        if full_at.elapsed() > Duration::from_secs(5) {
+            assert_eq!(health(server.channel(), "").await, ServingStatus::NotServing);
+        }
         sleep(Duration::from_millis(300)).await;
     }
+    let told = server.log().split_off(lines);
+    let told: Vec<_> =
+        told.iter().filter(|line| line.contains("the outcome of a commit is unknown")).collect();
+    let commits = told.iter().filter_map(|line| line.split("commits=").nth(1)?.parse::<u64>().ok());
+    let (commits, seconds) = (commits.sum::<u64>(), full_at.elapsed().as_secs());
+    assert!(!told.is_empty() && told.len() as u64 <= seconds + 2, "{told:#?}");
+    // Each is tried again for a few seconds, with pauses.
+    assert!((5..4 * seconds).contains(&commits), "{commits} in {seconds} s: {told:#?}");
     server.fill_disk(None);
     eventually("a submit is accepted", Duration::from_secs(5), async || {
         server.tasks().submit_task(request.clone()).await.ok()
     })
     .await;
+    assert_eq!(health(server.channel(), "").await, ServingStatus::Serving);
     // The running attempt kept its lease: it was nobody's fault.
     hold_applied(&worker.finish(&success(&attempt, "1")).await);
     let dispatch = worker.dispatch().await;
@@ -191,9 +232,37 @@ async fn t51_a_full_disk_is_told_and_once_it_is_not_full_all_goes_on() {
 mod mysql_only {
     use super::*;
 
+    // The same on MySQL, where only what grows fails: the small writes of the node itself pass.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn t51_a_full_table_is_told_and_once_it_is_not_full_all_goes_on() {
+        let rig = Rig::new(TestDatabase::mysql().await, options()).await;
+        let mut worker = rig.worker(1).await;
+        rig.submit(|_| {}).await;
+        worker.run(succeeded()).await;
+        let full = "CREATE TRIGGER full BEFORE INSERT ON tasks FOR EACH ROW \
+                    SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1114, MESSAGE_TEXT = 'The table is full'";
+        rig.database.sql(full).await;
+        let (full_at, mut serves) = (Instant::now(), rig.engine.healthy());
+        let one = submission();
+        while full_at.elapsed() < Duration::from_secs(6) {
+            let refused = rig.engine.submit(one.clone()).await;
+            assert!(matches!(refused, Err(Failure::DatabaseUnavailable { .. })), "{refused:?}");
+            sleep(Duration::from_millis(100)).await;
+        }
+        assert!(!*serves.borrow_and_update());
+        rig.database.sql("DROP TRIGGER full").await;
+        let accepted = eventually("a submit is accepted", Duration::from_secs(5), async || {
+            rig.engine.submit(one.clone()).await.ok()
+        })
+        .await;
+        assert!(!accepted.replayed() && *serves.borrow_and_update());
+        worker.run(succeeded()).await;
+        rig.end().await;
+    }
+
     /// These start a MySQL server of their own, to mistreat it.
     mod alone {
-        use orbit::{domain::ids::AttemptRef, engine::Engine};
+        use orbit::domain::ids::AttemptRef;
         use tokio::time::sleep;
         use tokio_util::task::TaskTracker;
 
