@@ -53,6 +53,38 @@ on_every_database! {
         rig.end().await;
     }
 
+    // A row that somebody else changed is not guessed around: the write finds another number of rows than were read.
+    async fn a_write_that_does_not_find_its_rows_changes_nothing(database: TestDatabase) {
+        let rig = Rig::new(database, without_reaper()).await;
+        let waiting = rig.submit(|_| {}).await;
+        let cancel = async || rig.engine.cancel_task(waiting, String::new(), request()).await;
+        rig.database.sql("UPDATE ready SET available_at = available_at + 1").await;
+        let before = rig.database.picture().await;
+        impossible(&cancel().await.map(|_| ()));
+        assert_eq!(rig.database.picture().await, before);
+        rig.database.sql("UPDATE ready SET available_at = available_at - 1").await;
+        assert_eq!(cancel().await.expect("canceled").task_state, StateName::Canceled);
+
+        // The same in the middle of a transaction.
+        let mut worker = rig.worker(1).await;
+        let (_, attempt) = running(&rig, &mut worker).await;
+        let after = if rig.database.is_mysql() { "FOR EACH ROW" } else { "BEGIN" };
+        let end = if rig.database.is_mysql() { "" } else { "; END" };
+        rig.database
+            .sql(&format!(
+                "CREATE TRIGGER take_lease AFTER INSERT ON attempts {after} \
+                 DELETE FROM leases WHERE task_id = NEW.task_id{end}"
+            ))
+            .await;
+        let (finish_id, before) = (message_id(), rig.database.picture().await);
+        impossible(&try_finish(&worker, attempt, finish_id, succeeded()).await);
+        assert_eq!(rig.database.picture().await, before);
+        rig.database.sql("DROP TRIGGER take_lease").await;
+        let (receipt, replayed) = worker.finish_as(attempt, finish_id, succeeded()).await.expect("applied");
+        assert_eq!((receipt.disposition, replayed), (Disposition::Applied, false));
+        rig.end().await;
+    }
+
     async fn a_finish_that_cannot_be_written_whole_changes_nothing_and_is_applied_later(database: TestDatabase) {
         let rig = Rig::new(database, without_reaper()).await;
         let mut worker = rig.worker(1).await;

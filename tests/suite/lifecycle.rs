@@ -9,12 +9,42 @@ use orbit::{
         rejection::Rejection,
         task::{State, StateName},
     },
+    engine::Failure,
     store::reads::AttemptRecord,
 };
 
 use crate::support::{eventually, on_every_database, rig::*};
 
 on_every_database! {
+    async fn a_node_that_drains_takes_no_submits_claims_nothing_and_ends_what_runs(database: TestDatabase) {
+        let rig = Rig::new(database, options()).await;
+        let mut worker = rig.worker(2).await;
+        rig.submit(|_| {}).await;
+        let attempt = worker.next().await.attempt;
+        worker.start(attempt).await;
+        rig.engine.drain();
+        let refused = rig.engine.submit(submission()).await;
+        assert!(matches!(refused, Err(Failure::Draining { .. })), "{refused:?}");
+        let receipt = worker.finish(attempt, failed(true)).await;
+        assert_eq!(receipt.task_state, StateName::Waiting);
+        // Neither who was here nor who comes gets its retry.
+        let mut late = rig.worker(2).await;
+        worker.nothing_for(Duration::from_millis(300)).await;
+        late.nothing_for(Duration::from_millis(100)).await;
+        rig.end().await;
+    }
+
+    async fn a_seat_that_drains_gets_nothing_more(database: TestDatabase) {
+        let rig = Rig::new(database, options()).await;
+        let mut draining = rig.worker(2).await;
+        draining.seat.drain();
+        rig.submit(|_| {}).await;
+        draining.nothing_for(Duration::from_millis(300)).await;
+        let mut other = rig.worker(2).await;
+        other.run(succeeded()).await;
+        rig.end().await;
+    }
+
     async fn a_retryable_failure_waits_and_runs_again(database: TestDatabase) {
         let rig = Rig::new(database, options()).await;
         let mut worker = rig.worker(1).await;

@@ -301,6 +301,29 @@ on_every_database! {
         database.drop().await;
     }
 
+    // What had ended before the outage began stays ended: nothing had kept its worker from renewing.
+    async fn an_outage_revives_no_lease_that_had_ended_before(database: TestDatabase) {
+        let patient = EngineOptions { lease: Duration::from_mins(2), ..without_reaper() };
+        let rig = Rig::new(database, patient).await;
+        let mut worker = rig.worker(4).await;
+        let now = rig.database.now();
+        let dead = run_many(&rig.engine, &mut worker, 1).await[0];
+        rig.database.sql(&format!("UPDATE leases SET lease_until = {now} - 20000000")).await;
+        let alive = run_many(&rig.engine, &mut worker, 1).await[0];
+        let last = "SELECT MAX(lease_until) FROM leases";
+        let until = rig.database.number(last).await;
+        rig.database.sql(&format!("UPDATE cluster SET last_seen = {now} - 10000000")).await;
+        eventually("the outage is noticed", LIMIT, || async {
+            (rig.database.number(last).await > until).then_some(())
+        })
+        .await;
+        assert_eq!(rig.engine.sweep().await.expect("swept").changed, 1);
+        assert_eq!(rig.task(dead.task_id).await.task.state.name(), StateName::NeedsReview);
+        assert_eq!(finish_at_last(&worker, dead).await.disposition, Disposition::Evidence);
+        all_applied(&worker, &[alive]).await;
+        rig.end().await;
+    }
+
     // The extension gives no more than the attempt's own time and the deadline.
     async fn an_outage_does_not_lengthen_an_attempts_time(database: TestDatabase) {
         let node = Node::start(&database.url, short_lease()).await;

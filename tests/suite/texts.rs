@@ -30,7 +30,7 @@ async fn attempts(server: &Server, task_id: &str) -> Vec<Attempt> {
 }
 
 on_every_database! {
-    async fn texts_survive_every_way_through_orbit(database: TestDatabase) {
+    async fn t7_texts_survive_every_way_through_orbit(database: TestDatabase) {
         let mut server = Server::start(&database).await.with_queue().await;
         let mut ids = Vec::new();
         for text in TEXTS {

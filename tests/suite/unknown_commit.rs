@@ -264,6 +264,30 @@ async fn a_commit_that_arrives_after_everybody_has_given_up_is_said_to_be_unknow
     behind.end(1).await;
 }
 
+/// A commit that is not answered in time is looked up too: meanwhile the connection is there, and the COMMIT under way.
+async fn a_commit_that_is_not_answered_in_time_is_looked_up() {
+    let behind = Behind::new().await;
+    let rig = &behind.rig;
+    rig.submit(|_| {}).await;
+    let lanes = "SELECT COUNT(*) FROM lane_commits WHERE seq >= 0";
+    let names = "SELECT CAST(SUM(CRC32(lane)) AS SIGNED) FROM lane_commits";
+    let before = (rig.database.number(lanes).await, rig.database.number(names).await);
+    let submission = submission();
+    behind.proxy.hold("COMMIT");
+    let failure = rig.engine.submit(submission.clone()).await.expect_err("nobody knows");
+    assert!(matches!(failure, orbit::engine::Failure::OutcomeUnknown), "{failure:?}");
+    behind.proxy.let_go();
+    let accepted = eventually("it answers again", Duration::from_secs(10), || async {
+        rig.engine.submit(submission.clone()).await.ok()
+    })
+    .await;
+    let there = behind.direct.submit(submission).await.expect("found");
+    assert_eq!((there.task_id(), there.replayed()), (accepted.task_id(), true));
+    // Nobody took it for a database that lost its commits: each lane goes on with its own row.
+    assert_eq!((rig.database.number(lanes).await, rig.database.number(names).await), before);
+    behind.end(0).await;
+}
+
 /// A replica took over without the commit: what became of it cannot be known, and nobody is told that it is there.
 async fn a_commit_to_a_database_that_is_gone_is_said_to_be_unknown() {
     let behind = Behind::new().await;

@@ -131,6 +131,49 @@ async fn a_server_whose_sessions_do_not_commit_by_themselves() {
         .await;
 }
 
+// What the other tests cannot show, since Orbit's statements do well without: each session is as it should be.
+async fn sessions_are_what_they_should_be_whatever_the_server_is() {
+    let mysql = OwnServer::start(&["--sql-mode=", "--default-time-zone=-11:30", "--autocommit=0",
+        "--completion-type=CHAIN", "--transaction-isolation=SERIALIZABLE"]);
+    let database = TestDatabase::empty_mysql_at(&mysql.url).await;
+    for setting in ["unique_checks = 0", "sql_auto_is_null = 1", "sql_select_limit = 1", "sql_safe_updates = 1",
+        "transaction_read_only = 1", "innodb_lock_wait_timeout = 50", "lock_wait_timeout = 50"] {
+        database.sql(&format!("SET GLOBAL {setting}")).await;
+    }
+    let server = Server::start_on(&database.url, &["--migrate"]).await.with_queue().await;
+    server.tasks().submit_task(submit_request("1")).await.expect("accepted");
+    // The driver's own setting, which Orbit's sessions replace.
+    let by_the_test = "SELECT thread_id FROM performance_schema.variables_by_thread \
+                       WHERE variable_name = 'sql_mode' AND variable_value LIKE '%PIPES_AS_CONCAT%'";
+    for (name, value) in [
+        ("sql_mode", "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"),
+        ("time_zone", "+00:00"),
+        ("autocommit", "ON"),
+        ("completion_type", "NO_CHAIN"),
+        ("unique_checks", "ON"),
+        ("sql_safe_updates", "OFF"),
+        ("sql_auto_is_null", "OFF"),
+        ("sql_select_limit", "18446744073709551615"),
+        ("innodb_lock_wait_timeout", "3"),
+        ("lock_wait_timeout", "3"),
+        ("transaction_isolation", "READ-COMMITTED"),
+        ("transaction_read_only", "OFF"),
+        ("wait_timeout", "10 or 60"),
+    ] {
+        let sessions = |condition: &str| format!(
+            "SELECT COUNT(*) FROM performance_schema.threads t \
+             JOIN performance_schema.variables_by_thread v ON v.thread_id = t.thread_id \
+             WHERE t.processlist_db = DATABASE() AND t.thread_id NOT IN ({by_the_test}) \
+             AND v.variable_name = '{name}' AND {condition}"
+        );
+        assert!(database.number(&sessions("1 = 1")).await >= 2, "{name}");
+        let other = format!("(v.variable_value = '' OR INSTR('{value}', v.variable_value) = 0)");
+        assert_eq!(database.number(&sessions(&other)).await, 0, "{name}");
+    }
+    server.stop().await;
+    database.drop().await;
+}
+
 async fn a_server_whose_sessions_may_do_little() {
     let settings = ["unique_checks = 0", "sql_auto_is_null = 1", "sql_select_limit = 1", "sql_safe_updates = 1",
         "transaction_read_only = 1"];

@@ -1,4 +1,4 @@
-//! Submits: T2, T3, T14, T15, T16.
+//! Submits: T2, T3, T14, T15, T16 (T6 and T13 stand in `storage`, T7 with the texts, T12 with the limits of the wire).
 
 use std::time::Duration;
 
@@ -65,6 +65,23 @@ on_every_database! {
             }
             assert_eq!(rig.database.number("SELECT COUNT(*) FROM tasks").await, round + 1);
         }
+        end(rig, other).await;
+    }
+
+    // The kind of T2: what the racers make beside the task, its route. Nobody has it yet.
+    async fn t2_the_first_submits_of_a_handler_at_once_make_one_route(database: TestDatabase) {
+        let rig = Rig::new(database, options()).await;
+        let other = second(&rig).await;
+        for round in 0..10 {
+            let answers = join_all((0..32).map(|n| {
+                let engine = if n % 2 == 0 { &rig.engine } else { &other };
+                engine.submit(Submission { handler: format!("handler-{round}"), ..submission() })
+            }))
+            .await;
+            assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+            assert_eq!(rig.database.number("SELECT COUNT(*) FROM routes").await, round + 1);
+        }
+        assert_eq!(rig.database.number("SELECT COUNT(*) FROM ready").await, 320);
         end(rig, other).await;
     }
 
@@ -191,6 +208,29 @@ on_every_database! {
                 }
             }
             assert_eq!(results.iter().filter(|r| matches!(r, Ok((_, false)))).count(), 1);
+        }
+        end(rig, other).await;
+    }
+
+    // The kind of T15: an operator's request. Neither is the other's answer.
+    async fn t15_of_two_contents_of_one_request_at_once_one_wins(database: TestDatabase) {
+        let rig = Rig::new(database, options()).await;
+        let other = second(&rig).await;
+        for _ in 0..20 {
+            let (id, request) = (rig.submit(|_| {}).await, request());
+            let answers = join_all((0..10).map(|n| {
+                let engine = if n % 4 < 2 { &rig.engine } else { &other };
+                engine.cancel_task(id, format!("reason {}", n % 2), request.clone())
+            }))
+            .await;
+            let won = |of: usize| answers.iter().skip(of).step_by(2).filter(|a| a.is_ok()).count();
+            assert!(matches!((won(0), won(1)), (5, 0) | (0, 5)), "{answers:?}");
+            for failure in answers.iter().filter_map(|a| a.as_ref().err()) {
+                let Failure::Rejected(Rejection::IdempotencyConflict { field, .. }) = failure else {
+                    panic!("{failure:?}")
+                };
+                assert_eq!(*field, "request_id");
+            }
         }
         end(rig, other).await;
     }
