@@ -326,6 +326,19 @@ async fn a_peer_that_does_not_answer_pings_is_let_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_not_read_is_given_up() {
+    let served = Served::start().await;
+    let mut stream = served.connect(&[b"http/1.1"]).await.expect("agreed");
+    // Many answers of 80 KiB each, none of which is read.
+    let requests = "GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n".repeat(400);
+    stream.write_all(requests.as_bytes()).await.expect("sent");
+    sleep(Duration::from_secs(45)).await;
+    let bytes = rest(&mut stream, Duration::from_secs(10)).await;
+    assert!(bytes.len() < 400 * 80_000, "it had given up: {}", bytes.len());
+    served.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_tells_everybody_and_waits_for_no_handshake() {
     let mut served = Served::start().await;
     let client = served.server.client();
