@@ -37,6 +37,9 @@ impl Failure {
             let problem = error.message();
             let hint = if problem.contains("certificate") {
                 "whom to trust besides the authorities of the system is told by --ca FILE"
+            } else if problem.contains("connection error") && url.starts_with("http://") {
+                // There is somebody, who did not understand.
+                "is it an Orbit server? If it speaks TLS, its address begins with https://"
             } else {
                 "is a server running there? `orbit dev` starts one"
             };

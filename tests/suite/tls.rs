@@ -225,6 +225,8 @@ async fn the_command_line_reaches_it_with_the_authority_and_says_so_without() {
         let error = refused(&url, ca).await;
         assert!(error.contains("certificate") && error.contains("--ca FILE"), "{error}");
     }
+    let error = refused(&url.replace("https", "http"), None).await;
+    assert!(error.contains("If it speaks TLS, its address begins with https://"), "{error}");
     let error = refused(&url, Some("no-such-file")).await;
     assert!(error.contains("no-such-file (--ca) cannot be read: No such file"), "{error}");
     let error = refused(&url.replace("https", "http"), Some(&ca)).await;
