@@ -4,6 +4,7 @@ mod database_url;
 mod embedded;
 mod error;
 mod schema;
+mod tls;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -15,6 +16,7 @@ use tokio::{
     net::{TcpListener, TcpSocket},
     time::{sleep, timeout},
 };
+use tokio_rustls::rustls;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -32,6 +34,7 @@ pub use database_url::DatabaseUrl;
 pub use embedded::Embedded;
 pub use error::StartError;
 pub use schema::{Migrated, SchemaStatus, check, migrate, schema_status};
+pub use tls::TlsFiles;
 
 /// Where a server listens unless told otherwise.
 pub const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7070);
@@ -59,6 +62,8 @@ pub struct ServerConfig {
     pub insecure_no_auth: bool,
     /// Origins, such as `https://console.example`, whose pages in a browser may use the HTTP gateway. Default none.
     pub cors_origins: Vec<String>,
+    /// The certificate by which all connections are TLS. Default none: all are plain text.
+    pub tls: Option<TlsFiles>,
     /// Queues to make if they are not there yet.
     pub queues: Vec<String>,
     /// Leases, intervals and limits.
@@ -74,6 +79,7 @@ impl ServerConfig {
             migrate: false,
             insecure_no_auth: false,
             cors_origins: Vec::new(),
+            tls: None,
             queues: Vec::new(),
             engine: EngineOptions::default(),
         }
@@ -106,12 +112,14 @@ pub struct Server {
     local_addr: SocketAddr,
     engine: Engine,
     cors_origins: Vec<String>,
+    tls: Option<Arc<rustls::ServerConfig>>,
 }
 
 impl Server {
-    /// Opens the database, checks or migrates its schema, starts the engine and listens.
+    /// Reads the certificate, opens the database, checks or migrates its schema, starts the engine and listens.
     pub async fn start(config: ServerConfig) -> Result<Self, StartError> {
         let socket = reserve(config.listen, config.insecure_no_auth)?;
+        let tls = config.tls.as_ref().map(TlsFiles::read).transpose()?;
         let database = Database::open(config.database_url.expose(), DatabaseOptions::default()).await?;
         let engine = start_engine(&config, database).await?;
         let (listener, local_addr) = match listen(socket, config.listen) {
@@ -122,8 +130,8 @@ impl Server {
             }
         };
         // Only now: a start that fails says one line, and that is its error.
-        tracing::info!(database = %config.database_url, node_id = %config.engine.node_id, address = %local_addr, "listening");
-        Ok(Self { listener, local_addr, engine, cors_origins: config.cors_origins })
+        tracing::info!(database = %config.database_url, node_id = %config.engine.node_id, address = %local_addr, tls = tls.is_some(), "listening");
+        Ok(Self { listener, local_addr, engine, cors_origins: config.cors_origins, tls })
     }
 
     /// The address it listens on, with the real port.
@@ -134,8 +142,8 @@ impl Server {
     /// Answers until `shutdown` is cancelled, then ends within 10 s: streams are told, what was accepted is
     /// committed, the database is closed.
     pub async fn serve(self, shutdown: CancellationToken) -> Result<(), StartError> {
-        let Self { listener, engine, cors_origins, .. } = self;
-        let options = rpc::Options { drain_limit: DRAIN_LIMIT, cors_origins };
+        let Self { listener, engine, cors_origins, tls, .. } = self;
+        let options = rpc::Options { drain_limit: DRAIN_LIMIT, cors_origins, tls };
         let served = tokio::select! {
             served = rpc::serve(listener, engine.clone(), shutdown.clone(), options) => {
                 served.map_err(|error| StartError::Serve(error::one_line(&error)))

@@ -92,6 +92,7 @@ const MODULES: [Module; 20] = [
             "prost_types",
             "thiserror",
             "tokio",
+            "tokio_rustls",
             "tokio_util",
             "tonic",
             "tonic_health",
@@ -167,7 +168,7 @@ const MODULES: [Module; 20] = [
     Module {
         path: "server",
         own: &["domain", "engine", "rpc", "server", "store"],
-        crates: &["tempfile", "thiserror", "tokio", "tokio_util", "tracing", "uuid"],
+        crates: &["tempfile", "thiserror", "tokio", "tokio_rustls", "tokio_util", "tracing", "uuid"],
     },
     // The server as its users see it, behind something that misbehaves.
     Module {

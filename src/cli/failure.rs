@@ -34,10 +34,16 @@ impl Failure {
     /// Of a call to the server at `url`.
     pub(crate) fn call(error: &sdk::Error, url: &str) -> Self {
         if matches!(error.kind(), ErrorKind::Transport | ErrorKind::Timeout) {
-            return Self::new(format!(
-                "no answer from {url} ({}): is a server running there? `orbit dev` starts one",
-                error.message()
-            ));
+            let problem = error.message();
+            let hint = if problem.contains("certificate") {
+                "whom to trust besides the authorities of the system is told by --ca FILE"
+            } else if problem.contains("connection error") && url.starts_with("http://") {
+                // There is somebody, who did not understand.
+                "is it an Orbit server? If it speaks TLS, its address begins with https://"
+            } else {
+                "is a server running there? `orbit dev` starts one"
+            };
+            return Self::new(format!("no answer from {url} ({problem}): {hint}"));
         }
         let told = error.to_string();
         let mut message = harmless(&told);

@@ -1,6 +1,6 @@
 //! The configuration file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -22,6 +22,10 @@ pub(crate) struct ConfigFile {
     pub(crate) insecure_no_auth: Option<bool>,
     /// Origins whose pages in a browser may use the HTTP gateway.
     pub(crate) cors_origins: Option<Vec<String>>,
+    /// The server's certificate, for TLS.
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Its private key.
+    pub(crate) tls_key: Option<PathBuf>,
     /// This node's name in events and attempts.
     pub(crate) node_id: Option<String>,
     /// How long a granted or renewed lease lasts, in milliseconds.

@@ -1,6 +1,6 @@
 //! `orbit serve`: one node on a database.
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Args, builder::BoolishValueParser};
 use orbit::server;
@@ -21,6 +21,7 @@ Examples:
   orbit serve --database-url sqlite:orbit.db --migrate
   ORBIT_DATABASE_URL=mysql://orbit:secret@db:3306/orbit orbit serve --listen 127.0.0.1:7070
   orbit serve --config orbit.toml
+  orbit serve --database-url sqlite:orbit.db --tls-cert orbit.crt --tls-key orbit.key
 
 SIGTERM or Ctrl-C ends it within 10 seconds without losing anything; a second one ends it at once.
 Exit codes: 0 stopped as told, 1 failed, 2 wrong usage, 130 stopped at once.";
@@ -58,6 +59,14 @@ pub(crate) struct ServeArgs {
         value_delimiter = ','
     )]
     pub(crate) cors_origins: Option<Vec<String>>,
+
+    /// Speak TLS only, with this certificate: PEM, the server's own first, then those up to its authority [default: plain text]
+    #[arg(long, value_name = "FILE", env = "ORBIT_TLS_CERT", hide_env_values = true)]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// The certificate's private key: PEM, without a passphrase
+    #[arg(long, value_name = "FILE", env = "ORBIT_TLS_KEY", hide_env_values = true)]
+    pub(crate) tls_key: Option<PathBuf>,
 
     /// This node's name in events and attempts, 1 to 64 visible ASCII characters [default: made up at each start]
     #[arg(long, value_name = "NAME", env = "ORBIT_NODE_ID", hide_env_values = true)]

@@ -1,8 +1,12 @@
 //! The settings of a server: flag over environment over file over default.
 
-use std::{ops::RangeInclusive, path::Path, time::Duration};
+use std::{
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use orbit::server::{DatabaseUrl, ServerConfig};
+use orbit::server::{DatabaseUrl, ServerConfig, TlsFiles};
 
 use super::{failure::Failure, file::ConfigFile, options::parse_listen, serve::ServeArgs, value::parse_keep};
 
@@ -55,6 +59,7 @@ fn merge(args: ServeArgs, file: ConfigFile, path: Option<&Path>) -> Result<Setti
     if let Some(origins) = limits.origins(args.cors_origins, file.cors_origins)? {
         server.cors_origins = origins;
     }
+    server.tls = tls(args.tls_cert.or(file.tls_cert), args.tls_key.or(file.tls_key))?;
 
     let engine = &mut server.engine;
     if let Some(node_id) = limits.node_id(args.node_id, file.node_id)? {
@@ -98,6 +103,20 @@ fn merge(args: ServeArgs, file: ConfigFile, path: Option<&Path>) -> Result<Setti
     }
     engine.keep_finished = limits.keep_finished(args.retention.keep_finished, file.keep_finished)?;
     Ok(Settings { server, log: LogSettings { chosen: args.log.log, from_file: file.log } })
+}
+
+fn tls(cert: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<TlsFiles>, Failure> {
+    let (given, missing) = match (cert, key) {
+        (Some(cert), Some(key)) => return Ok(Some(TlsFiles { cert, key })),
+        (None, None) => return Ok(None),
+        (Some(_), None) => ("cert", "key"),
+        (None, Some(_)) => ("key", "cert"),
+    };
+    Err(Failure::new(format!(
+        "TLS needs a certificate and its key, and only tls_{given} is given: add --tls-{missing} FILE (or \
+         ORBIT_TLS_{}, or `tls_{missing}` in the configuration file)",
+        missing.to_ascii_uppercase()
+    )))
 }
 
 fn millis(ms: u32) -> Duration {

@@ -21,7 +21,7 @@ use tonic::{
 use super::{
     answer::Refusal,
     api::{Api, PathFields, Route, encode},
-    read::{Reader, field_of, is_number, shortened},
+    read::{Reader, field_of, shortened},
 };
 
 /// How long a body may take to arrive.
@@ -200,7 +200,6 @@ fn literal(field: &FieldDescriptor, value: &str) -> String {
     let bare = match field.kind() {
         Kind::Bool => value == "true" || value == "false",
         Kind::Enum(_) => value.parse::<i32>().is_ok(),
-        kind if is_number(&kind) => value.parse::<i64>().is_ok(),
         _ => false,
     };
     // A text is always JSON.

@@ -44,7 +44,7 @@ pub use openapi::openapi;
 
 /// What the OpenAPI document says before all calls.
 const GATEWAY_TEXT: &str = "\
-JSON over HTTP/1.1 and HTTP/2 (h2c) for the same calls as gRPC, on the same port and with the same rights.
+JSON over HTTP/1.1 and HTTP/2 for the same calls as gRPC, on the same port and with the same rights.
 
 Fields have their proto names; lowerCamelCase is read as well, and a field that is not known is refused. Defaults are \
 written out; what is absent is left out. `payload`, `result` and `details` are JSON values, kept byte for byte.

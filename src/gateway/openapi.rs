@@ -305,10 +305,11 @@ impl Writer<'_> {
     }
 }
 
-/// In a request `null` is the same as nothing at all.
+/// In a request `null` is the same as nothing at all, and a number may stand in a text.
 fn or_null(mut schema: Value) -> Value {
     if let Some(name) = schema["type"].as_str().map(str::to_owned) {
-        schema["type"] = json!([name, "null"]);
+        schema["type"] =
+            if name == "integer" { json!([name, "string", "null"]) } else { json!([name, "null"]) };
     } else if !schema["$ref"].is_null() {
         schema = json!({ "anyOf": [schema, { "type": "null" }] });
     }

@@ -9,7 +9,7 @@ use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor},
 };
-use serde_json::value::RawValue;
+use serde_json::{Number, value::RawValue};
 
 use super::api::{JsonTexts, is_well_known};
 
@@ -155,10 +155,12 @@ fn leaf(
     field: &FieldDescriptor,
     json: &str,
 ) -> Result<Option<Value>, String> {
-    // ProtoJSON would take texts as well; but numbers that fit are numbers here.
-    if json.starts_with('"') && is_number(&field.kind()) {
-        return Err("must be a number".to_owned());
-    }
+    let number = (json.starts_with('"') && is_number(&field.kind())).then(|| unquoted(json));
+    let json = match &number {
+        None => json,
+        Some(Some(number)) => number,
+        Some(None) => return Err("must be a number".to_owned()),
+    };
     let object = format!("{{\"{}\":{json}}}", field.name());
     let mut deserializer = serde_json::Deserializer::from_str(&object);
     let options = DeserializeOptions::new();
@@ -172,8 +174,15 @@ fn leaf(
     }
 }
 
+/// The number that a text holds, and nothing besides: ProtoJSON takes both for the same.
+fn unquoted(json: &str) -> Option<String> {
+    let text: String = serde_json::from_str(json).ok()?;
+    let is_plain = !text.contains(char::is_whitespace) && serde_json::from_str::<Number>(&text).is_ok();
+    is_plain.then_some(text)
+}
+
 /// Whether a field holds numbers that JSON's own can hold.
-pub(super) fn is_number(kind: &Kind) -> bool {
+fn is_number(kind: &Kind) -> bool {
     matches!(
         kind,
         Kind::Int32
@@ -259,6 +268,50 @@ mod tests {
     fn null_is_absent_and_defaults_stay_out() {
         let task = submission(r#"{"queue_id":null,"retry":null,"not_before":null,"task_timeout_ms":null}"#);
         assert_eq!(task, SubmitTaskRequest::default());
+    }
+
+    #[test]
+    fn a_number_may_stand_in_quotes_and_with_an_exponent() {
+        let attempts = |json: &str| {
+            let body = format!("{{\"retry\":{{\"max_attempts\":{json}}}}}");
+            read::<SubmitTaskRequest>("SubmitTaskRequest", &body)
+                .map(|task| task.retry.and_then(|r| r.max_attempts))
+        };
+        for (json, number) in [
+            ("3", 3),
+            ("3.0", 3),
+            ("1e2", 100),
+            ("4294967295", u32::MAX),
+            (r#""3""#, 3),
+            (r#""3.0""#, 3),
+            (r#""1e2""#, 100),
+            (r#""4294967295""#, u32::MAX),
+            (r#""0""#, 0),
+        ] {
+            assert_eq!(attempts(json), Ok(Some(number)), "{json}");
+        }
+        for json in [
+            "1.5",
+            "-1",
+            "4294967296",
+            "1e10",
+            r#""1.5""#,
+            r#""-1""#,
+            r#""4294967296""#,
+            r#""""#,
+            r#"" 3""#,
+            r#""+3""#,
+            r#""0x3""#,
+            r#""3 4""#,
+            r#""NaN""#,
+            r#""many""#,
+            "true",
+            "[3]",
+        ] {
+            let problems = attempts(json).expect_err(json);
+            assert_eq!(problems.len(), 1, "{json}");
+            assert_eq!(problems[0].0, "retry.max_attempts", "{json}");
+        }
     }
 
     #[test]

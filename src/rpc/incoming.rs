@@ -2,9 +2,9 @@
 
 use std::{
     io,
-    net::SocketAddr,
     pin::Pin,
-    task::{Context, Poll},
+    sync::Arc,
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -14,8 +14,11 @@ use tokio::{
     net::{TcpListener, TcpStream},
     time::{Sleep, sleep},
 };
+use tokio_rustls::rustls::ServerConfig;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::{Connected, TcpConnectInfo};
+
+use super::transport::{Duplex, Transport};
 
 /// The first wait after a failure to accept; doubled up to [`BACKOFF_MAX`] while it lasts.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
@@ -24,24 +27,25 @@ const BACKOFF_MAX: Duration = Duration::from_millis(500);
 
 /// What a client says first, in bytes: the HTTP/2 preface. From then on keepalive finds out whether it lives.
 const PREFACE_BYTES: usize = 24;
-/// How long it may take.
+/// How long it may take, TLS included.
 const PREFACE_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a peer may take none of what is written to it. HTTP/2 finds that out by its keepalive, HTTP/1.1 has none.
 const STALL_LIMIT: Duration = Duration::from_secs(30);
 
-/// The connections of a listener, for ever. When `closing` is cancelled, those accepted so far break; when `shutdown`
+/// The connections of a listener, for ever, by TLS if there is a configuration of it. When `closing` is cancelled, those accepted so far break; when `shutdown`
 /// is, those that have said nothing yet.
 pub(super) fn incoming(
     listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
     shutdown: CancellationToken,
     closing: CancellationToken,
 ) -> impl Stream<Item = io::Result<Connection>> {
-    let state = (listener, shutdown, closing);
-    stream::unfold(state, |(listener, shutdown, closing)| async move {
+    let state = (listener, tls, shutdown, closing);
+    stream::unfold(state, |(listener, tls, shutdown, closing)| async move {
         let stream = accept(&listener).await;
-        let connection = Connection::new(stream, &shutdown, &closing);
-        Some((Ok(connection), (listener, shutdown, closing)))
+        let connection = Connection::new(stream, tls.as_ref(), &shutdown, &closing);
+        Some((Ok(connection), (listener, tls, shutdown, closing)))
     })
 }
 
@@ -70,9 +74,9 @@ fn is_of_the_peer(error: &io::Error) -> bool {
 }
 
 /// An accepted connection, which breaks when the server closes for good, whatever its peer does.
-#[derive(Debug)]
 pub(super) struct Connection {
-    stream: TcpStream,
+    transport: Transport,
+    addresses: TcpConnectInfo,
     closed: Pin<Box<WaitForCancellationFutureOwned>>,
     /// While the peer has not introduced itself.
     unknown: Option<Unknown>,
@@ -89,12 +93,20 @@ struct Unknown {
 }
 
 impl Connection {
-    fn new(stream: TcpStream, shutdown: &CancellationToken, closing: &CancellationToken) -> Self {
+    fn new(
+        stream: TcpStream,
+        tls: Option<&Arc<ServerConfig>>,
+        shutdown: &CancellationToken,
+        closing: &CancellationToken,
+    ) -> Self {
         if let Err(e) = stream.set_nodelay(true) {
             tracing::debug!(error = %e, "cannot set TCP_NODELAY");
         }
+        let addresses =
+            TcpConnectInfo { local_addr: stream.local_addr().ok(), remote_addr: stream.peer_addr().ok() };
         Self {
-            stream,
+            transport: Transport::new(stream, tls),
+            addresses,
             closed: Box::pin(closing.clone().cancelled_owned()),
             unknown: Some(Unknown {
                 bytes: 0,
@@ -103,6 +115,15 @@ impl Connection {
             }),
             stalled: None,
         }
+    }
+
+    /// What to read from and write to, once there is agreement on TLS.
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut dyn Duplex>>> {
+        let peer = self.addresses.remote_addr;
+        self.transport.poll_open(cx).map_err(|error| {
+            tracing::debug!(?peer, %error, "no agreement on TLS");
+            error
+        })
     }
 
     /// Fails once the connection is to break. Asked in each read and each write, because a peer that reads nothing
@@ -143,11 +164,7 @@ impl Connected for Connection {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        let address = |a: io::Result<SocketAddr>| a.ok();
-        TcpConnectInfo {
-            local_addr: address(self.stream.local_addr()),
-            remote_addr: address(self.stream.peer_addr()),
-        }
+        self.addresses.clone()
     }
 }
 
@@ -159,7 +176,7 @@ impl AsyncRead for Connection {
     ) -> Poll<io::Result<()>> {
         self.check(cx)?;
         let filled = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let read = ready!(self.poll_open(cx))?.poll_read(cx, buf);
         let bytes = buf.filled().len() - filled;
         self.heard(bytes);
         read
@@ -169,7 +186,7 @@ impl AsyncRead for Connection {
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.check(cx)?;
-        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        let written = ready!(self.poll_open(cx))?.poll_write(cx, buf);
         self.progress(cx, written)
     }
 
@@ -179,21 +196,28 @@ impl AsyncWrite for Connection {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.check(cx)?;
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        let written = ready!(self.poll_open(cx))?.poll_write_vectored(cx, bufs);
         self.progress(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        true // TCP and TLS both
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.check(cx)?;
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = ready!(self.poll_open(cx))?.poll_flush(cx);
+        self.progress(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        // TLS says goodbye, and may have to wait for a peer that reads nothing.
+        self.check(cx)?;
+        if self.transport.is_unopened() {
+            return Poll::Ready(Ok(()));
+        }
+        let ended = ready!(self.poll_open(cx))?.poll_shutdown(cx);
+        self.progress(cx, ended)
     }
 }
 
@@ -215,7 +239,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let (shutdown, closing) = (CancellationToken::new(), CancellationToken::new());
-        let mut incoming = Box::pin(incoming(listener, shutdown.clone(), closing.clone()));
+        let mut incoming = Box::pin(incoming(listener, None, shutdown.clone(), closing.clone()));
         let client = TcpStream::connect(address).await.expect("it listens");
         let server = incoming.next().await.expect("endless").expect("accepted");
         Pair { client, server, shutdown, closing }

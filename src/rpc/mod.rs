@@ -9,6 +9,7 @@ mod queue;
 mod server;
 pub(crate) mod status;
 mod task;
+mod transport;
 mod worker;
 
 pub use server::{Options, ServeError, serve};

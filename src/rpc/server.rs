@@ -1,8 +1,9 @@
 //! The gRPC server: what it serves, and how it comes to an end.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, sync::watch, time::timeout};
+use tokio_rustls::rustls::ServerConfig;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{server::NamedService, service::Routes, transport::Server};
 use tonic_health::{
@@ -68,6 +69,8 @@ pub struct Options {
     pub drain_limit: Duration,
     /// Origins whose pages in a browser may use the HTTP gateway. Default none.
     pub cors_origins: Vec<String>,
+    /// With which certificate to speak TLS, and how. Default not at all.
+    pub tls: Option<Arc<ServerConfig>>,
 }
 
 impl Options {
@@ -77,7 +80,7 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { drain_limit: Self::DRAIN_LIMIT_MAX, cors_origins: Vec::new() }
+        Self { drain_limit: Self::DRAIN_LIMIT_MAX, cors_origins: Vec::new(), tls: None }
     }
 }
 
@@ -169,7 +172,7 @@ pub async fn serve(
         .timeout(CALL_LIMIT)
         .serve_with_incoming_shutdown(
             service,
-            incoming(listener, shutdown.clone(), closing.clone()),
+            incoming(listener, options.tls.clone(), shutdown.clone(), closing.clone()),
             shutdown.clone().cancelled_owned(),
         );
     tokio::pin!(server);

@@ -32,7 +32,7 @@ impl Embedded {
         Self::start_with(|_| ()).await
     }
 
-    /// Starts it with other settings; whatever `change` does to the database, address or schema is undone.
+    /// Starts it with other settings; whatever `change` does to the database, address, schema or TLS is undone.
     pub async fn start_with(change: impl FnOnce(&mut ServerConfig)) -> Result<Self, StartError> {
         let directory = TempDir::with_prefix("orbit-")
             .map_err(|error| StartError::TemporaryDirectory(super::error::one_line(&error)))?;
@@ -43,6 +43,7 @@ impl Embedded {
         config.database_url = database_url;
         config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         config.migrate = true;
+        config.tls = None;
 
         // Boxed: nested a few times more, its type would be too deep for the compiler of whoever embeds it.
         let server = Box::pin(Server::start(config)).await?;

@@ -1,6 +1,6 @@
 //! Why a server does not start, or stops.
 
-use std::{fmt, io, net::SocketAddr};
+use std::{fmt, io, net::SocketAddr, path::PathBuf};
 
 use crate::store::OpenError;
 
@@ -69,6 +69,22 @@ pub enum StartError {
     PortTaken {
         /// The address.
         address: SocketAddr,
+    },
+    /// The certificate for TLS is of no use.
+    #[error("the certificate in {} (--tls-cert) {problem}", path.display())]
+    TlsCert {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// The key for TLS is of no use.
+    #[error("the private key in {} (--tls-key) {problem}", path.display())]
+    TlsKey {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        problem: String,
     },
     /// The address cannot be listened on for another reason.
     #[error("cannot listen on {address}: {problem}")]

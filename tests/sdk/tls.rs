@@ -6,36 +6,19 @@ use orbit::{
     proto::{Disposition, Task},
     sdk::{Client, Error, ErrorKind, Worker},
 };
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 
 use super::{
+    authority::Authority,
     fake_tasks::{FakeTasks, Reply},
     fake_worker::{FakeServer, LOST, double, drained},
 };
 
-/// A certificate authority of the test's own.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    fn pem(&self) -> String {
-        self.0.pem()
-    }
-
-    /// A server with a certificate for that name.
-    fn server(&self, name: &str) -> Server {
-        let key = KeyPair::generate().unwrap();
-        let certificate =
-            CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, &self.0).unwrap();
-        let identity = Identity::from_pem(certificate.pem(), key.serialize_pem());
-        Server::builder().tls_config(ServerTlsConfig::new().identity(identity)).unwrap()
-    }
+/// A server with a certificate for that name.
+fn server(authority: &Authority, name: &str) -> Server {
+    let (certificate, key) = authority.issue(name);
+    let identity = Identity::from_pem(certificate, key);
+    Server::builder().tls_config(ServerTlsConfig::new().identity(identity)).unwrap()
 }
 
 fn answer() -> [Reply; 1] {
@@ -55,7 +38,7 @@ async fn get(url: String, ca_pem: Option<String>) -> Result<Task, Error> {
 #[tokio::test]
 async fn a_client_that_trusts_the_authority_is_served() {
     let authority = Authority::new();
-    let (fake, address) = FakeTasks::serve(answer(), authority.server("localhost"));
+    let (fake, address) = FakeTasks::serve(answer(), server(&authority, "localhost"));
     let task = get(format!("https://localhost:{}", address.port()), Some(authority.pem())).await.unwrap();
     assert_eq!(task.task_id, "t");
     assert_eq!(fake.metadata().get("authorization").unwrap(), "Bearer secret");
@@ -64,8 +47,8 @@ async fn a_client_that_trusts_the_authority_is_served() {
 #[tokio::test]
 async fn a_server_that_cannot_be_checked_is_sent_nothing() {
     let (authority, other) = (Authority::new(), Authority::new());
-    let (fake, address) = FakeTasks::serve(answer(), authority.server("localhost"));
-    let (elsewhere, second) = FakeTasks::serve(answer(), authority.server("orbit.example"));
+    let (fake, address) = FakeTasks::serve(answer(), server(&authority, "localhost"));
+    let (elsewhere, second) = FakeTasks::serve(answer(), server(&authority, "orbit.example"));
     let wrong = [
         // Known to no authority of this system.
         get(format!("https://localhost:{}", address.port()), None).await,
@@ -84,7 +67,7 @@ async fn a_server_that_cannot_be_checked_is_sent_nothing() {
 
 #[tokio::test]
 async fn the_error_says_what_is_wrong_with_the_certificate() {
-    let (fake, address) = FakeTasks::serve(answer(), Authority::new().server("localhost"));
+    let (fake, address) = FakeTasks::serve(answer(), server(&Authority::new(), "localhost"));
     let url = format!("https://localhost:{}", address.port());
     let error = get(url, Some(Authority::new().pem())).await.unwrap_err();
     assert!(error.message().contains("certificate"), "{error}");
@@ -109,11 +92,11 @@ async fn an_authority_that_is_no_pem_is_refused_before_anything_is_sent() {
 #[tokio::test]
 async fn a_worker_works_over_tls() {
     let authority = Authority::new();
-    let mut server = FakeServer::serve("https://localhost", authority.server("localhost"));
-    let client = Client::builder().url(&server.url).ca_certificate_pem(authority.pem()).build().unwrap();
+    let mut fake = FakeServer::serve("https://localhost", server(&authority, "localhost"));
+    let client = Client::builder().url(&fake.url).ca_certificate_pem(authority.pem()).build().unwrap();
     let worker = Worker::builder(&client).queue("q").handler("double", "v1", double).build().unwrap();
     let worker = worker.start().unwrap();
-    let mut session = server.session().await;
+    let mut session = fake.session().await;
     session.run("a", "double", "21").await;
     let finish = session.finish().await;
     assert_eq!(finish.result, "42");

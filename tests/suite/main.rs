@@ -4,6 +4,8 @@
 
 #![cfg(feature = "server")]
 
+#[path = "../sdk/authority.rs"]
+mod authority;
 #[path = "../million/load.rs"]
 mod load_sql;
 mod support;
@@ -43,6 +45,7 @@ mod start;
 mod stopped;
 mod submit;
 mod texts;
+mod tls;
 mod trials;
 mod unknown_commit;
 mod wait;

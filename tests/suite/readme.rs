@@ -1,12 +1,15 @@
-//! Real gRPC clients that are not ours, without a proto file: the README's lines, `grpcurl` and `buf curl`.
+//! The README's lines, and real gRPC clients that are not ours, without a proto file: `grpcurl` and `buf curl`.
 //!
 //! `tests/run` provides both and names them in `ORBIT_TEST_GRPCURL` and `ORBIT_TEST_BUF`.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::support::{on_every_database, server::Server};
+use crate::{
+    foreign::session::shell,
+    support::{on_every_database, server::Server},
+};
 
 const README: &str = include_str!("../../README.md");
 const MARK: &str = "<!-- a test runs these lines -->\n```sh\n";
@@ -17,20 +20,16 @@ fn tool(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| panic!("{variable} names a program; tests/run provides it"))
 }
 
-/// The README's lines.
+/// The README's lines, all that are marked.
 fn readme_lines() -> Vec<&'static str> {
-    let (_, rest) = README.split_once(MARK).expect("the README marks its lines");
-    let (block, _) = rest.split_once("```").expect("an end");
-    block.lines().collect()
+    let blocks = README.split(MARK).skip(1).map(|rest| rest.split_once("```").expect("an end").0);
+    blocks.flat_map(str::lines).collect()
 }
 
-/// Runs a line of the README as a shell does, with the real client and the server's port.
+/// Runs a line of the README as a shell does, with the server's port.
 fn run_line(line: &str, server: &Server) -> Output {
-    assert!(line.starts_with("grpcurl ") && line.contains(README_ADDRESS), "{line}");
-    let line = line.replace(README_ADDRESS, &server.address().to_string());
-    let line = line.replacen("grpcurl", "\"$ORBIT_TEST_GRPCURL\"", 1);
-    tool("ORBIT_TEST_GRPCURL");
-    Command::new("sh").args(["-c", &line]).output().expect("a shell")
+    let mut shell = shell(&line.replace(README_ADDRESS, &server.address().to_string()));
+    shell.env("ORBIT_URL", server.url()).stdin(Stdio::null()).output().expect("a shell")
 }
 
 fn stdout(output: &Output) -> String {
@@ -67,11 +66,29 @@ fn submission(key: &str, payload: &str) -> Value {
     })
 }
 
-/// Runs all the README's lines against a server with a queue `default`, and what it says of the last one.
-fn hold_the_readme(server: &Server) {
+/// Runs all the README's lines against a server with a queue `default`, and what it says of them.
+async fn hold_the_readme(server: &Server) {
     let lines = readme_lines();
-    let [list, describe, submit] = lines[..] else { panic!("{lines:?}") };
+    let [list, describe, submit, curl, python] = lines[..] else { panic!("{lines:?}") };
+    hold_its_grpcurl([list, describe, submit], server);
 
+    let first = answer(&run_line(curl, server));
+    assert_eq!((&first["task"]["state"], &first["replayed"]), (&json!("TASK_STATE_WAITING"), &json!(false)));
+    let again = answer(&run_line(curl, server));
+    assert_eq!((&again["task"]["task_id"], &again["replayed"]), (&first["task"]["task_id"], &json!(true)));
+    let id = first["task"]["task_id"].as_str().expect("an id");
+    assert_eq!(server.client().get(id).await.expect("the task").payload, r#"{"text":"  hello  "}"#);
+
+    // The same two lines as the README shows for the example in Rust.
+    let (_, shown) = README.split_once("```text\n").expect("what the example prints");
+    let (shown, _) = shown.split_once("```").expect("an end");
+    let (before, after) = shown.split_once("<id>").expect("a place for the id");
+    let printed = stdout(&run_line(python, server));
+    let id = printed.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+    assert!(id.is_some_and(|id| id.len() == 36), "{printed}");
+}
+
+fn hold_its_grpcurl([list, describe, submit]: [&str; 3], server: &Server) {
     let services = stdout(&run_line(list, server));
     for service in
         ["orbit.v1.TaskService", "orbit.v1.QueueService", "orbit.v1.WorkerService", "grpc.health.v1.Health"]
@@ -97,17 +114,17 @@ fn hold_the_readme(server: &Server) {
     assert!(error.contains("Code: AlreadyExists") && error.contains("IDEMPOTENCY_CONFLICT"), "{error}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_lines_of_the_readme_do_what_it_says() {
     let server = Server::dev().await;
-    hold_the_readme(&server);
+    hold_the_readme(&server).await;
     server.stop().await;
 }
 
 on_every_database! {
     async fn the_lines_of_the_readme_do_the_same_on_every_database(database: TestDatabase) {
         let server = Server::start(&database).await.with_queue().await;
-        hold_the_readme(&server);
+        hold_the_readme(&server).await;
         server.stop().await;
         database.check_invariants().await;
         database.drop().await;

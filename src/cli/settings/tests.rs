@@ -55,6 +55,29 @@ fn finished_tasks_are_kept_as_long_as_is_said() {
 }
 
 #[test]
+fn tls_needs_a_certificate_and_its_key() {
+    let file = "database_url = 'sqlite:x'\ntls_cert = 'a.crt'\n";
+    let both = format!("{file}tls_key = 'a.key'");
+    let tls = |args: &[&str], file: &str| {
+        let tls = resolve(args, file)?.server.tls.expect("both are given");
+        Ok::<_, String>((tls.cert.display().to_string(), tls.key.display().to_string()))
+    };
+    assert_eq!(tls(&[], &both), Ok(("a.crt".to_owned(), "a.key".to_owned())));
+    assert_eq!(tls(&["--tls-key", "b.key"], &both), Ok(("a.crt".to_owned(), "b.key".to_owned())));
+    assert_eq!(
+        tls(&[], file).err().as_deref(),
+        Some(
+            "TLS needs a certificate and its key, and only tls_cert is given: add --tls-key FILE (or ORBIT_TLS_KEY, or \
+             `tls_key` in the configuration file)"
+        )
+    );
+    assert!(
+        tls(&["--tls-key", "b.key"], "database_url = 'sqlite:x'").err().unwrap().contains("--tls-cert FILE")
+    );
+    assert!(resolve(&[], "database_url = 'sqlite:x'").unwrap().server.tls.is_none());
+}
+
+#[test]
 fn a_boolean_flag_alone_means_yes() {
     assert_eq!(serve(&["--migrate", "--insecure-no-auth"]).migrate, Some(true));
     assert_eq!(serve(&["--insecure-no-auth", "--migrate"]).listen.insecure_no_auth, Some(true));
@@ -72,7 +95,7 @@ fn every_key_is_in_the_manual_with_its_flag_and_variable() {
     // serde names all known keys when it meets an unknown one.
     let error = resolve(&[], "no_such_key = 1").err().unwrap();
     let keys: Vec<_> = error.split('`').skip(3).step_by(2).collect();
-    assert_eq!(keys.len(), 15, "{error}");
+    assert_eq!(keys.len(), 17, "{error}");
     let mut help = Vec::new();
     let mut command = <Serve as clap::CommandFactory>::command();
     command.write_long_help(&mut help).unwrap();

@@ -10,7 +10,7 @@ use orbit::{
 
 use super::{
     super::{
-        client::{ClientArgs, URL_DEFAULT},
+        client::{ClientArgs, ServerArgs},
         failure::Failure,
         print,
     },
@@ -42,9 +42,8 @@ pub(crate) struct WaitArgs {
     #[arg(long, value_name = "MS", default_value_t = 30_000)]
     timeout_ms: u32,
 
-    /// The server, or several of one cluster separated by commas
-    #[arg(long, value_name = "URL", env = "ORBIT_URL", hide_env_values = true, default_value = URL_DEFAULT)]
-    url: String,
+    #[command(flatten)]
+    server: ServerArgs,
 
     /// Answer with JSON, for scripts
     #[arg(long)]
@@ -53,7 +52,7 @@ pub(crate) struct WaitArgs {
 
 /// Waits.
 pub(super) async fn run(args: WaitArgs) -> Result<ExitCode, Failure> {
-    let client = ClientArgs { url: args.url, timeout_ms: CALL_TIMEOUT_MS, json: args.json };
+    let client = ClientArgs { server: args.server, timeout_ms: CALL_TIMEOUT_MS, json: args.json };
     let orbit = client.connect()?;
     let limit = Duration::from_millis(args.timeout_ms.into());
     let task = match orbit.wait(&args.task, limit).await {

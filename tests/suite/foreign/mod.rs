@@ -6,7 +6,7 @@ mod curl;
 mod examples;
 mod fuzz;
 mod grpcurl;
-mod session;
+pub(crate) mod session;
 
 use std::{
     env,
@@ -15,7 +15,7 @@ use std::{
 };
 
 /// A program, or a script of this repository, that finds the tools before everything else.
-fn tool(program: &str) -> Command {
+pub(crate) fn tool(program: &str) -> Command {
     let tools = tools();
     let path = env::var("PATH").unwrap_or_default();
     let program = if program.contains('/') { root().join(program) } else { tools.join(program) };

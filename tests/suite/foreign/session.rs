@@ -124,7 +124,8 @@ fn matches<'p>(pattern: &'p str, text: &str) -> Result<Vec<(&'static str, String
     }
 }
 
-fn shell(line: &str) -> Command {
+/// A shell that runs a line, and finds the tools before everything else.
+pub(crate) fn shell(line: &str) -> Command {
     let mut shell = Command::new("sh");
     let path = format!("{}:{}", tools().display(), std::env::var("PATH").unwrap_or_default());
     shell.args(["-c", line]).env("PATH", path);

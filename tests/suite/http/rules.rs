@@ -30,6 +30,7 @@ async fn unknown_and_bad_fields_are_refused_by_name() {
     assert_eq!(bad(r#"{"queue":"default","retry":{"max_attempt":1}}"#).await, ["queue", "retry.max_attempt"]);
     assert_eq!(bad(r#"{"queue_id":"default","queueId":"default"}"#).await, ["queue_id"]);
     assert_eq!(bad(r#"{"retry":{"maxAttempts":"many"}}"#).await, ["retry.max_attempts"]);
+    assert_eq!(bad(r#"{"retry":{"maxAttempts":1.5}}"#).await, ["retry.max_attempts"]);
     assert_eq!(bad("[]").await, ["body"]);
     assert_eq!(bad("{").await, ["body"]);
     // What only the service can tell comes in the same form.
@@ -40,6 +41,7 @@ async fn unknown_and_bad_fields_are_refused_by_name() {
     assert_eq!(fields(&get(&server, "/v1/queues?page=2").await), ["page"]);
     assert_eq!(fields(&get(&server, "/v1/queues?page_size=1&pageSize=2").await), ["page_size"]);
     assert_eq!(fields(&get(&server, "/v1/queues?page_size=-1").await), ["page_size"]);
+    assert_eq!(fields(&get(&server, "/v1/queues?page_size=one").await), ["page_size"]);
     assert_eq!(fields(&get(&server, "/v1/tasks/%ff").await), ["task_id"]);
     assert_eq!(fields(&post(&server, "/v1/tasks?queue_id=default", "{}").await), ["queue_id"]);
     let other = json!({ "task_id": "x", "request_id": new_id() }).to_string();

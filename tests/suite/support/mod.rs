@@ -1,6 +1,7 @@
 //! What tests stand on: a database, an engine on it, a worker's view of it.
 
 pub(crate) mod blocker;
+pub(crate) mod certificates;
 pub(crate) mod database;
 pub(crate) mod http;
 pub(crate) mod look;

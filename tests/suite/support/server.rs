@@ -21,6 +21,7 @@ use tonic_health::pb::{
 use uuid::Uuid;
 
 use super::{
+    certificates::Certificates,
     database::TestDatabase,
     eventually,
     rig::{HANDLER, QUEUE},
@@ -36,6 +37,8 @@ pub(crate) struct Server {
     /// What the shell does that starts it, if one does.
     shell: Option<String>,
     address: SocketAddr,
+    /// Whom its clients must trust, if it speaks TLS.
+    ca: Option<String>,
     process: Child,
     log: Log,
 }
@@ -58,6 +61,19 @@ impl Server {
     pub(crate) async fn start_on(database_url: &str, more: &[&str]) -> Self {
         let arguments = ["serve", "--database-url", database_url];
         Self::run(arguments.iter().chain(more).map(ToString::to_string).collect()).await
+    }
+
+    /// Starts `orbit serve` with a certificate.
+    pub(crate) async fn start_by_tls(
+        database: &TestDatabase,
+        certificates: &Certificates,
+        more: &[&str],
+    ) -> Self {
+        let (cert, key) = (certificates.path("cert"), certificates.path("key"));
+        let files = ["--tls-cert", &cert, "--tls-key", &key];
+        let mut server = Self::start_with(database, &[&files[..], more].concat()).await;
+        server.ca = Some(certificates.authority.pem());
+        server
     }
 
     /// Starts `orbit dev`, with its queue `default`.
@@ -93,7 +109,7 @@ impl Server {
         let log = Log::default();
         let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let process = spawn(&arguments, shell.as_deref(), any_port, &log);
-        let mut server = Self { arguments, shell, address: any_port, process, log };
+        let mut server = Self { arguments, shell, address: any_port, ca: None, process, log };
         server.address = server.listening(0).await;
         server
     }
@@ -116,7 +132,8 @@ impl Server {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        let scheme = if self.ca.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -166,7 +183,11 @@ impl Server {
 
     /// A client that is patient.
     pub(crate) fn client(&self) -> Client {
-        Client::builder().url(self.url()).call_timeout(Duration::from_secs(30)).build().expect("a client")
+        let mut client = Client::builder().url(self.url()).call_timeout(Duration::from_secs(30));
+        if let Some(pem) = &self.ca {
+            client = client.ca_certificate_pem(pem);
+        }
+        client.build().expect("a client")
     }
 
     /// A connection of its own, made at the first call.
