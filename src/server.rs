@@ -139,16 +139,24 @@ impl Server {
         self.local_addr
     }
 
-    /// Answers until `shutdown` is cancelled, then ends within 10 s: streams are told, what was accepted is
-    /// committed, the database is closed.
+    /// Answers until `shutdown` is cancelled or a part of the engine breaks, then ends within 10 s: streams are told,
+    /// what was accepted is committed, the database is closed.
     pub async fn serve(self, shutdown: CancellationToken) -> Result<(), StartError> {
         let Self { listener, engine, cors_origins, tls, .. } = self;
         let options = rpc::Options { drain_limit: DRAIN_LIMIT, cors_origins, tls };
+        let shutdown = shutdown.child_token();
+        let end = async {
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = engine.broken() => shutdown.cancel(),
+            }
+            sleep(SERVE_LIMIT).await;
+        };
         let served = tokio::select! {
             served = rpc::serve(listener, engine.clone(), shutdown.clone(), options) => {
                 served.map_err(|error| StartError::Serve(error::one_line(&error)))
             }
-            () = async { shutdown.cancelled().await; sleep(SERVE_LIMIT).await } => {
+            () = end => {
                 tracing::warn!(limit = ?SERVE_LIMIT, "some clients did not leave in time and were cut off");
                 Ok(())
             }
@@ -157,7 +165,7 @@ impl Server {
             tracing::warn!(limit = ?ENGINE_LIMIT, "the database did not finish in time: unanswered requests may be sent again");
         }
         tracing::info!("stopped");
-        served
+        if engine.is_broken() { Err(StartError::Broken) } else { served }
     }
 }
 
@@ -233,4 +241,23 @@ fn listen(socket: TcpSocket, address: SocketAddr) -> Result<(TcpListener, Socket
         Ok((listener, local_addr))
     };
     listen().map_err(|error| StartError::listen(address, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_node_whose_part_panics_ends() {
+        let directory = tempfile::tempdir().expect("a folder");
+        let url = format!("sqlite:{}", directory.path().join("orbit.db").display());
+        let mut config = ServerConfig::new(DatabaseUrl::new(url));
+        (config.migrate, config.listen) = (true, "127.0.0.1:0".parse().expect("an address"));
+        let server = Server::start(config).await.expect("it starts");
+        let engine = server.engine.clone();
+        let serving = tokio::spawn(server.serve(CancellationToken::new()));
+        engine.break_down();
+        let ended = timeout(Duration::from_secs(10), serving).await.expect("it ends").expect("no panic here");
+        assert!(matches!(ended, Err(StartError::Broken)), "{ended:?}");
+    }
 }

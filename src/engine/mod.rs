@@ -108,6 +108,8 @@ struct Inner {
     stop: CancellationToken,
     services: TaskTracker,
     lane_tasks: TaskTracker,
+    /// A part has panicked.
+    broken: CancellationToken,
 }
 
 impl Engine {
@@ -141,6 +143,7 @@ impl Engine {
             stop: CancellationToken::new(),
             services,
             lane_tasks,
+            broken: CancellationToken::new(),
         };
         let process = uuid::Uuid::new_v4().simple();
         let bytes = inner.database.statement_bytes_max();
@@ -158,15 +161,16 @@ impl Engine {
                 inner.seats.clone(),
                 inner.waiters.clone(),
             );
-            inner.lane_tasks.spawn(lane.run());
+            spawn(&inner.lane_tasks, &inner.broken, lane.run());
         }
         let engine = Self { inner: Arc::new(inner) };
-        engine.inner.services.spawn(heartbeat::run(engine.clone(), healthy_tx));
-        engine.inner.services.spawn(dispatcher::run(engine.clone()));
-        engine.inner.services.spawn(reaper::run(engine.clone()));
-        engine.inner.services.spawn(retention::run(engine.clone()));
-        engine.inner.services.spawn(slots::run(engine.clone()));
-        engine.inner.services.spawn(waiters::run(engine.clone()));
+        let (services, broken) = (&engine.inner.services, &engine.inner.broken);
+        spawn(services, broken, heartbeat::run(engine.clone(), healthy_tx));
+        spawn(services, broken, dispatcher::run(engine.clone()));
+        spawn(services, broken, reaper::run(engine.clone()));
+        spawn(services, broken, retention::run(engine.clone()));
+        spawn(services, broken, slots::run(engine.clone()));
+        spawn(services, broken, waiters::run(engine.clone()));
         Ok(engine)
     }
 
@@ -188,6 +192,16 @@ impl Engine {
     pub fn drain(&self) {
         self.inner.draining.store(true, Ordering::Relaxed);
         self.inner.seats.drain_all();
+    }
+
+    /// Returns once a part of the engine has panicked: the node does not do all of its work any more, and must end.
+    pub async fn broken(&self) {
+        self.inner.broken.cancelled().await;
+    }
+
+    /// Whether [`Engine::broken`] would return.
+    pub fn is_broken(&self) -> bool {
+        self.inner.broken.is_cancelled()
     }
 
     /// This node's name.
@@ -381,10 +395,29 @@ impl Engine {
     }
 }
 
+/// Runs a part of the engine. If it panics the engine is broken: the others would go on without what it does.
+fn spawn(tasks: &TaskTracker, broken: &CancellationToken, part: impl Future<Output = ()> + Send + 'static) {
+    let broken = broken.clone().drop_guard();
+    tasks.spawn(async move {
+        part.await;
+        broken.disarm();
+    });
+}
+
 async fn answered<R>(answer: Answer<R>) -> Result<R, Failure> {
     match timeout(REPLY_LIMIT, answer).await {
         Ok(Ok(reply)) => reply,
         // The lane ended, or is too slow: nobody knows.
         Ok(Err(_)) | Err(_) => Err(Failure::OutcomeUnknown),
+    }
+}
+
+#[cfg(test)]
+impl Engine {
+    /// Lets a part of it panic.
+    pub(crate) fn break_down(&self) {
+        spawn(&self.inner.services, &self.inner.broken, async {
+            panic!("a part breaks down, as the test wants it")
+        });
     }
 }

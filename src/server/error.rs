@@ -100,6 +100,12 @@ pub enum StartError {
     /// The server stopped by itself.
     #[error("the server stopped: {0}")]
     Serve(String),
+    /// A part of the server panicked.
+    #[error(
+        "a part of the server failed, and it stopped for that: the log says where. Start it again; nothing that was \
+         accepted is lost. This is a bug, please report it"
+    )]
+    Broken,
 }
 
 impl StartError {

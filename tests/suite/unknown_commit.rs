@@ -253,7 +253,8 @@ async fn a_commit_that_arrives_after_everybody_has_given_up_is_said_to_be_unknow
     let rig = &behind.rig;
     rig.submit(|_| {}).await;
     let submission = submission();
-    behind.proxy.next_commits(&[CommitFate::ArrivesLate(Duration::from_secs(11))]);
+    // After callers were answered (9 s), before MySQL ends the silent session and its transaction (10 s).
+    behind.proxy.next_commits(&[CommitFate::ArrivesLate(Duration::from_millis(9_500))]);
     let failure = rig.engine.submit(submission.clone()).await.expect_err("nobody knows");
     assert!(matches!(failure, orbit::engine::Failure::OutcomeUnknown), "{failure:?}");
     let accepted = eventually("it answers again", Duration::from_secs(10), || async {
