@@ -255,9 +255,9 @@ mod tests {
         (config.migrate, config.listen) = (true, "127.0.0.1:0".parse().expect("an address"));
         let server = Server::start(config).await.expect("it starts");
         let engine = server.engine.clone();
-        let serving = tokio::spawn(server.serve(CancellationToken::new()));
-        engine.break_down();
-        let ended = timeout(Duration::from_secs(10), serving).await.expect("it ends").expect("no panic here");
+        let serve = timeout(Duration::from_secs(10), server.serve(CancellationToken::new()));
+        let (ended, ()) = tokio::join!(serve, async { engine.break_down() });
+        let ended = ended.expect("it ends");
         assert!(matches!(ended, Err(StartError::Broken)), "{ended:?}");
     }
 }

@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 
 use sea_orm::{DbBackend, Statement, Value};
 
+use super::columns::Row;
+
 /// Which database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
@@ -30,6 +32,9 @@ pub(super) enum Kind {
 /// Sizes of multi-row statements: fine enough that any number of rows takes two or three, and few enough that the server
 /// keeps them all prepared.
 const BUCKETS: [usize; 18] = [256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 7, 6, 5, 4, 3, 2, 1];
+
+/// So many rows, on average, must be alike for lists of ids to be worth their statements.
+const ALIKE_MEAN: usize = 4;
 
 /// The most rows of one statement.
 pub(super) const ROWS_MAX: usize = 256;
@@ -111,28 +116,93 @@ impl Dialect {
         }
     }
 
-    /// `INSERT INTO table (columns) VALUES …`, as few statements as the sizes allow.
-    pub(super) fn inserts(self, table: &str, columns: &[&str], rows: Vec<Vec<Value>>) -> Vec<Statement> {
+    /// `INSERT INTO table (columns) VALUES …`, as few statements as the sizes allow. Columns that are null in all rows are
+    /// left out: every parameter costs.
+    pub(super) fn inserts(self, table: &str, columns: &[&str], rows: Vec<Row>) -> Vec<Statement> {
+        let given: Vec<bool> =
+            (0..columns.len()).map(|i| rows.iter().any(|row| row[i] != row[i].as_null())).collect();
+        let names: Vec<&str> =
+            columns.iter().zip(&given).filter_map(|(name, g)| g.then_some(*name)).collect();
         let mut statements = Vec::new();
         let mut rows = rows.into_iter();
         while rows.len() > 0 {
             let size = BUCKETS.into_iter().find(|b| *b <= rows.len()).unwrap_or(1);
-            let values: Vec<Value> = rows.by_ref().take(size).flatten().collect();
-            let mut sql = format!("INSERT INTO {table} ({}) VALUES ", columns.join(", "));
-            push_tuples(&mut sql, columns.len(), size);
+            let values = rows.by_ref().take(size).flat_map(|row| row.into_iter().zip(&given));
+            let values: Vec<Value> = values.filter_map(|(value, g)| g.then_some(value)).collect();
+            let mut sql = format!("INSERT INTO {table} ({}) VALUES ", names.join(", "));
+            push_tuples(&mut sql, names.len(), size);
             statements.push(self.statement(sql, values));
         }
         statements
     }
 
-    /// Updates rows by key: `keys` must match, `sets` are assigned. Both are columns of each row, in this order.
-    pub(super) fn update(
+    /// Updates rows by key: `keys` must match, `sets` are assigned. Both are columns of each row, in this order. Answers
+    /// the statements, and how many rows each must find.
+    pub(super) fn updates(
         self,
         table: &str,
         keys: &[(&str, Kind)],
         sets: &[(&str, Kind)],
-        rows: Vec<Vec<Value>>,
-    ) -> Statement {
+        rows: Vec<Row>,
+    ) -> Vec<(Statement, usize)> {
+        match self.alike(keys, rows) {
+            Ok(groups) => groups
+                .into_iter()
+                .map(|mut group| {
+                    // The guards stand behind what is assigned.
+                    group.others.rotate_left(keys.len() - 1);
+                    let sets = join(sets, ", ", |name| format!("{name} = ?"));
+                    group.statement(self, keys, &format!("UPDATE {table}{} SET {sets}", self.force_primary()))
+                })
+                .collect(),
+            Err(rows) => each(rows, |rows| self.update(table, keys, sets, rows)),
+        }
+    }
+
+    /// Deletes rows by primary key, or by its beginning. Answers as [`Self::updates`].
+    pub(super) fn deletes(
+        self,
+        table: &str,
+        keys: &[(&str, Kind)],
+        rows: Vec<Row>,
+    ) -> Vec<(Statement, usize)> {
+        let hint =
+            if self == Self::MySql { format!(" /*+ INDEX({table} PRIMARY) */") } else { String::new() };
+        let delete = format!("DELETE{hint} FROM {table}");
+        match self.alike(keys, rows) {
+            Ok(groups) => groups.into_iter().map(|group| group.statement(self, keys, &delete)).collect(),
+            Err(rows) => each(rows, |rows| self.delete(table, keys, rows)),
+        }
+    }
+
+    /// Groups of rows that differ in their task's id alone, as those of commands of one kind do: a list of ids costs a
+    /// fraction of a join. If too many rows differ in more, all are given back.
+    fn alike(self, keys: &[(&str, Kind)], rows: Vec<Row>) -> Result<Vec<Alike>, Vec<Row>> {
+        let id = keys.iter().position(|(name, _)| *name == "task_id");
+        // No hint keeps a MariaDB's DELETE to one index.
+        let Some(id) = id.filter(|_| self != Self::MariaDb) else {
+            return Err(rows);
+        };
+        let same = |a: &Row, b: &Row| a[..id] == b[..id] && a[id + 1..] == b[id + 1..];
+        let groups_max = (rows.len() / ALIKE_MEAN).max(1);
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for (i, row) in rows.iter().enumerate() {
+            let full = groups.len() == groups_max;
+            match groups.iter_mut().find(|g| g.len() < ROWS_MAX && same(&rows[g[0]], row)) {
+                Some(group) => group.push(i),
+                None if full => return Err(rows),
+                None => groups.push(vec![i]),
+            }
+        }
+        let group = |of: &Vec<usize>| {
+            let mut others = rows[of[0]].clone();
+            others.remove(id);
+            Alike { others, ids: of.iter().map(|i| rows[*i][id].clone()).collect() }
+        };
+        Ok(groups.iter().map(group).collect())
+    }
+
+    fn update(self, table: &str, keys: &[(&str, Kind)], sets: &[(&str, Kind)], rows: Vec<Row>) -> Statement {
         let columns: Vec<(&str, Kind)> = keys.iter().chain(sets).copied().collect();
         let matches = join(keys, " AND ", |name| format!("t.{name} = v.k_{name}"));
         let names = |v: &str| -> Vec<String> {
@@ -155,8 +225,8 @@ impl Dialect {
         self.statement(sql, values)
     }
 
-    /// Deletes rows by primary key, or by its beginning.
-    pub(super) fn delete(self, table: &str, keys: &[(&str, Kind)], rows: Vec<Vec<Value>>) -> Statement {
+    /// Deletes rows by primary key, or by its beginning, at most [`ROWS_MAX`].
+    pub(super) fn delete(self, table: &str, keys: &[(&str, Kind)], rows: Vec<Row>) -> Statement {
         self.delete_by("PRIMARY", table, keys, rows)
     }
 
@@ -166,7 +236,7 @@ impl Dialect {
         index: &str,
         table: &str,
         keys: &[(&str, Kind)],
-        rows: Vec<Vec<Value>>,
+        rows: Vec<Row>,
     ) -> Statement {
         let (size, values) = padded(rows, keys);
         let names: Vec<String> = keys.iter().map(|(n, _)| format!("k_{n}")).collect();
@@ -249,6 +319,39 @@ impl Dialect {
     }
 }
 
+/// Rows that are equal but for the task's id.
+struct Alike {
+    /// The values of the other keys, and of what is assigned.
+    others: Vec<Value>,
+    ids: Vec<Value>,
+}
+
+impl Alike {
+    /// `verb` with the keys as its condition, and how many rows it must find.
+    fn statement(self, dialect: Dialect, keys: &[(&str, Kind)], verb: &str) -> (Statement, usize) {
+        let (list, ids) = Dialect::in_list(&self.ids);
+        let guards: String = keys
+            .iter()
+            .filter(|(name, _)| *name != "task_id")
+            .map(|(name, _)| format!("{name} = ? AND "))
+            .collect();
+        let mut values = self.others;
+        values.extend(ids);
+        (dialect.statement(format!("{verb} WHERE {guards}task_id IN {list}"), values), self.ids.len())
+    }
+}
+
+fn each(rows: Vec<Row>, statement: impl Fn(Vec<Row>) -> Statement) -> Vec<(Statement, usize)> {
+    let mut rows = rows.into_iter();
+    let mut statements = Vec::new();
+    while rows.len() > 0 {
+        let chunk: Vec<Row> = rows.by_ref().take(ROWS_MAX).collect();
+        let found = chunk.len();
+        statements.push((statement(chunk), found));
+    }
+    statements
+}
+
 impl Kind {
     fn cast(self) -> String {
         match self {
@@ -271,7 +374,7 @@ fn bucket(len: usize) -> usize {
 }
 
 /// Fills up with rows of nulls, whose keys match nothing.
-fn padded(rows: Vec<Vec<Value>>, columns: &[(&str, Kind)]) -> (usize, Vec<Value>) {
+fn padded(rows: Vec<Row>, columns: &[(&str, Kind)]) -> (usize, Vec<Value>) {
     let size = bucket(rows.len());
     let missing = size - rows.len();
     let nulls = (0..missing).flat_map(|_| columns.iter().map(|(_, kind)| kind.null()));
@@ -290,4 +393,56 @@ fn push_tuples(sql: &mut String, width: usize, count: usize) {
 
 fn join(columns: &[(&str, Kind)], separator: &str, f: impl Fn(&str) -> String) -> String {
     columns.iter().map(|(name, _)| f(name)).collect::<Vec<_>>().join(separator)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: [(&str, Kind); 2] = [("task_id", Kind::Id), ("revision", Kind::Int)];
+    const SETS: [(&str, Kind); 1] = [("state", Kind::Int)];
+
+    fn found(dialect: Dialect, rows: Vec<Row>) -> Vec<(bool, usize)> {
+        let statements = dialect.updates("tasks", &KEYS, &SETS, rows);
+        statements.iter().map(|(s, found)| (s.sql.contains("task_id IN"), *found)).collect()
+    }
+
+    fn rows(count: u8, revisions: u8) -> Vec<Row> {
+        (0..count).map(|i| vec![vec![i; 16].into(), i64::from(i % revisions).into(), 2.into()]).collect()
+    }
+
+    #[test]
+    fn rows_alike_become_lists_and_others_a_join() {
+        let sqlite = |rows| found(Dialect::Sqlite, rows);
+        assert_eq!(sqlite(rows(0, 1)), []);
+        assert_eq!(sqlite(rows(1, 1)), [(true, 1)]);
+        assert_eq!(sqlite(rows(8, 2)), [(true, 4), (true, 4)]);
+        assert_eq!(sqlite(rows(8, 3)), [(false, 8)]);
+        let many = [rows(200, 1), rows(100, 1)].concat();
+        assert_eq!(sqlite(many.clone()), [(true, 256), (true, 44)]);
+        assert_eq!(found(Dialect::MariaDb, many), [(false, 256), (false, 44)]);
+    }
+
+    #[test]
+    fn guards_stand_between_what_is_assigned_and_the_ids() {
+        let (statement, _) = Dialect::MySql.updates("tasks", &KEYS, &SETS, rows(1, 1)).remove(0);
+        let sql = "UPDATE tasks FORCE INDEX (PRIMARY) SET state = ? WHERE revision = ? AND task_id IN (?)";
+        assert_eq!(statement.sql, sql);
+        let values = statement.values.expect("it has some").0;
+        assert_eq!(values, [2.into(), 0_i64.into(), Value::from(vec![0_u8; 16])]);
+    }
+
+    #[test]
+    fn columns_that_are_null_in_all_rows_are_left_out() {
+        let rows = vec![
+            vec![1.into(), Value::Int(None), Value::Int(None)],
+            vec![2.into(), Value::Int(None), 3.into()],
+        ];
+        let statement = Dialect::MySql.inserts("t", &["a", "b", "c"], rows).remove(0);
+        assert_eq!(statement.sql, "INSERT INTO t (a, c) VALUES (?, ?), (?, ?)");
+        assert_eq!(
+            statement.values.expect("it has some").0,
+            [1.into(), Value::Int(None), 2.into(), 3.into()]
+        );
+    }
 }

@@ -50,7 +50,7 @@ struct EventRow {
 
 impl EventRow {
     fn into_event(self, task_id: TaskId) -> Result<Event, Inconsistency> {
-        let row = Distrust::new("events", format_args!("{task_id} revision {}", self.revision));
+        let row = Distrust::new("events", format!("{task_id} revision {}", self.revision));
         let references: Vec<String> = match &self.evidence_refs {
             Some(text) => serde_json::from_str(text)
                 .map_err(|_| Inconsistency::new("events", "evidence_refs", task_id, "cannot be read"))?,

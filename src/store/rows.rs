@@ -1,6 +1,6 @@
 //! Rows, and their translation from and to domain values. A row that cannot be is an [`Inconsistency`].
 
-use std::sync::Arc;
+use std::{fmt::Display, sync::Arc};
 
 use sea_orm::{FromQueryResult, Value};
 use uuid::Uuid;
@@ -76,14 +76,14 @@ pub(super) struct TaskRow {
 }
 
 /// Reads numbers and codes of one row, and names the row when one cannot be.
-pub(super) struct Distrust {
+pub(super) struct Distrust<I> {
     table: &'static str,
-    id: String,
+    id: I,
 }
 
-impl Distrust {
-    pub(super) fn new(table: &'static str, id: impl std::fmt::Display) -> Self {
-        Self { table, id: format!("{id}") }
+impl<I: Display> Distrust<I> {
+    pub(super) fn new(table: &'static str, id: I) -> Self {
+        Self { table, id }
     }
 
     fn error(&self, column: &'static str, why: impl Into<String>) -> Inconsistency {
@@ -162,7 +162,7 @@ impl TaskRow {
         })
     }
 
-    fn into_state(self, name: StateName, row: &Distrust) -> Result<State, Inconsistency> {
+    fn into_state(self, name: StateName, row: &Distrust<impl Display>) -> Result<State, Inconsistency> {
         let lease_missing = self.l_attempt_id.is_none();
         let needs_lease = matches!(name, StateName::Leased | StateName::Running);
         if needs_lease == lease_missing {
@@ -186,7 +186,7 @@ impl TaskRow {
         })
     }
 
-    fn into_lease(self, row: &Distrust) -> Result<Lease, Inconsistency> {
+    fn into_lease(self, row: &Distrust<impl Display>) -> Result<Lease, Inconsistency> {
         if self.l_epoch != Some(self.attempt_count) {
             return Err(row.error("attempt_count", format!("is not the lease's epoch, {:?}", self.l_epoch)));
         }
@@ -264,7 +264,7 @@ impl ReceiptRow {
 }
 
 /// A stored digest.
-pub(super) fn digest(row: &Distrust, bytes: Vec<u8>) -> Result<Digest, Inconsistency> {
+pub(super) fn digest(row: &Distrust<impl Display>, bytes: Vec<u8>) -> Result<Digest, Inconsistency> {
     bytes.try_into().map(Digest).map_err(|_| row.error("digest", "does not have 32 bytes"))
 }
 

@@ -18,7 +18,7 @@ use super::{
         evidence_row, lease_change_row, lease_of, lease_row, queue_row, ready_row, receipt_row,
         task_change_row, task_row,
     },
-    dialect::{Dialect, Kind, ROWS_MAX},
+    dialect::{Dialect, Kind},
     error::{Fault, Inconsistency},
     rows::error_values,
     working_set::{Entry, WorkingSet},
@@ -224,17 +224,15 @@ impl Saver<'_> {
         sets: &[(&str, Kind)],
         rows: Vec<Row>,
     ) -> Result<(), Fault> {
-        for rows in chunks(rows) {
-            let count = rows.len();
-            self.expect(table, self.dialect.update(table, keys, sets, rows), count).await?;
+        for (statement, count) in self.dialect.updates(table, keys, sets, rows) {
+            self.expect(table, statement, count).await?;
         }
         Ok(())
     }
 
     async fn delete(&self, table: &'static str, keys: &[(&str, Kind)], rows: Vec<Row>) -> Result<(), Fault> {
-        for rows in chunks(rows) {
-            let count = rows.len();
-            self.expect(table, self.dialect.delete(table, keys, rows), count).await?;
+        for (statement, count) in self.dialect.deletes(table, keys, rows) {
+            self.expect(table, statement, count).await?;
         }
         Ok(())
     }
@@ -249,14 +247,6 @@ impl Saver<'_> {
         Err(Inconsistency::new(table, "(write)", count, format!("expected so many rows, found {found}"))
             .into())
     }
-}
-
-fn chunks(rows: Vec<Row>) -> impl Iterator<Item = Vec<Row>> {
-    let mut rows = rows.into_iter();
-    std::iter::from_fn(move || {
-        let chunk: Vec<Row> = rows.by_ref().take(ROWS_MAX).collect();
-        (!chunk.is_empty()).then_some(chunk)
-    })
 }
 
 fn key_of(entry: &Entry) -> Option<(&str, &str)> {
