@@ -330,11 +330,8 @@ impl Alike {
     /// `verb` with the keys as its condition, and how many rows it must find.
     fn statement(self, dialect: Dialect, keys: &[(&str, Kind)], verb: &str) -> (Statement, usize) {
         let (list, ids) = Dialect::in_list(&self.ids);
-        let guards: String = keys
-            .iter()
-            .filter(|(name, _)| *name != "task_id")
-            .map(|(name, _)| format!("{name} = ? AND "))
-            .collect();
+        let others = keys.iter().filter(|(name, _)| *name != "task_id");
+        let guards = others.fold(String::new(), |sql, (name, _)| sql + name + " = ? AND ");
         let mut values = self.others;
         values.extend(ids);
         (dialect.statement(format!("{verb} WHERE {guards}task_id IN {list}"), values), self.ids.len())
