@@ -56,7 +56,7 @@ impl Caller {
     {
         let deadline = Instant::now() + self.timeout;
         let mut backoff = Backoff::new(RESEND_DELAY_FIRST, RESEND_DELAY_LIMIT);
-        let mut last: Option<Error> = None;
+        let mut failure: Option<Error> = None;
         loop {
             let index = self.preferred.load(Ordering::Relaxed);
             let Some(transport) = self.channels.get(index % self.channels.len().max(1)) else {
@@ -69,10 +69,9 @@ impl Caller {
             let error = match timeout(try_time, send(transport.clone(), request)).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) => classify(status),
-                Err(_) => Error::timeout(
-                    format!("{rpc} was not answered within {} ms", millis(try_time)),
-                    last.take(),
-                ),
+                Err(_) => {
+                    Error::timeout(format!("{rpc} was not answered within {} ms", millis(try_time)), None)
+                }
             };
             if !may_send_again(&error) {
                 return Err(error);
@@ -82,12 +81,13 @@ impl Caller {
             let _ = self.preferred.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
 
             let delay = backoff.next_delay().max(error.retry_after().unwrap_or_default());
-            if Instant::now() + delay >= deadline {
-                // The failure itself tells more than that time ran out over it.
-                return Err(error);
+            tracing::debug!(rpc, %error, delay_ms = millis(delay), "the call may be sent again");
+            // What failed tells more than that the time of a later try ran out.
+            let told = failure.take_if(|_| error.kind() == ErrorKind::Timeout).unwrap_or(error);
+            if delay >= deadline.saturating_duration_since(Instant::now()) {
+                return Err(told);
             }
-            tracing::debug!(rpc, %error, delay_ms = millis(delay), "sending the call again");
-            last = Some(error);
+            failure = Some(told);
             sleep(delay).await;
         }
     }

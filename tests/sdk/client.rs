@@ -122,6 +122,15 @@ async fn a_call_ends_at_its_timeout() {
     assert!(error.is_transient());
 }
 
+#[tokio::test]
+async fn a_failure_is_told_rather_than_that_the_time_of_the_next_try_was_short() {
+    let (server, url) = FakeTasks::start([unavailable(), Reply::Silence]);
+    let client = Client::builder().url(url).call_timeout(Duration::from_millis(800)).build().unwrap();
+    let error = submit(&client).send().await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), (ErrorKind::Server, Code::Unavailable), "{error}");
+    assert_eq!(server.submits().len(), 2);
+}
+
 fn client_of_nobody(timeout: Duration) -> Client {
     Client::builder().url("http://127.0.0.1:1").call_timeout(timeout).build().unwrap()
 }

@@ -27,8 +27,7 @@ fn answer() -> [Reply; 1] {
 
 /// A call to the port of the fake, at that address.
 async fn get(url: String, ca_pem: Option<String>) -> Result<Task, Error> {
-    let mut client =
-        Client::builder().url(url).bearer_token("secret").call_timeout(Duration::from_millis(700));
+    let mut client = Client::builder().url(url).bearer_token("secret").call_timeout(Duration::from_secs(3));
     if let Some(pem) = ca_pem {
         client = client.ca_certificate_pem(pem);
     }

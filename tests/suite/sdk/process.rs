@@ -141,4 +141,29 @@ on_every_database! {
         drained(other).await;
         end(server, database).await;
     }
+
+    // Each worker that gets it is killed (and the server too, in between): its budget ends that, and the doubt stays.
+    async fn t29_a_task_that_kills_its_workers_ends_with_its_budget(database: TestDatabase) {
+        let short = ["--lease-ms", "1000", "--start-window-ms", "1000", "--sweep-interval-ms", "50"];
+        let mut server = Server::start_with(&database, &short).await.with_queue().await;
+        let client = server.client();
+        let submit = client.submit(QUEUE, "demo.sleep", "v1").payload(&json!({ "ms": 60_000 }));
+        let submit = submit.recovery_safety(RecoverySafety::Idempotent).max_attempts(3);
+        let id = submit.initial_delay(Duration::from_millis(1)).send().await.expect("accepted").task.task_id;
+        for epoch in 1..=3 {
+            let process = Process::start(&server).await;
+            until(&client, &id, "it runs", |task| task.state() == TaskState::Running && task.attempt_count == epoch).await;
+            process.signal("-KILL");
+            if epoch == 2 {
+                server.kill();
+                server.restart().await;
+            }
+        }
+        let task = client.wait(&id, LIMIT).await.expect("settled");
+        assert_eq!((task.state(), task.effect_uncertain), (TaskState::NeedsReview, true));
+        let _idle = Process::start(&server).await;
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        assert_eq!(client.get(&id).await.expect("the task").attempt_count, 3);
+        end(server, database).await;
+    }
 }

@@ -8,11 +8,19 @@ use std::{
     time::Duration,
 };
 
-use orbit::sdk::Context;
+use futures_util::{StreamExt, future::join, stream};
+use orbit::{
+    proto::{RecoverySafety, TaskState},
+    sdk::{Client, Context},
+};
 use tokio::time::sleep;
 
 use super::{Gate, LIMIT, attempts, counts, drained, end, start, submit_many, succeeded_at_once, worker};
-use crate::support::{eventually, on_every_database, server::Server};
+use crate::support::{
+    eventually, on_every_database,
+    rig::{HANDLER, QUEUE},
+    server::Server,
+};
 
 on_every_database! {
     // `kill -9` in the middle of 50 handlers. Half of them end while nobody is there to hear it. The leases are longer
@@ -90,4 +98,48 @@ on_every_database! {
         }
         end(server, database).await;
     }
+
+    // Forty times killed in the middle of the load, at another moment each time: no row is left that contradicts another or
+    // that nobody looks at, every change has its event, and every task ends.
+    async fn t36_whatever_killed_servers_leave_behind_is_found(database: TestDatabase) {
+        const ROUNDS: u32 = 40;
+        let short = ["--lease-ms", "1000", "--start-window-ms", "1000", "--sweep-interval-ms", "50"];
+        let mut server = Server::start_with(&database, &short).await.with_queue().await;
+        let client = server.client();
+        let done_at_once = |context: Context, (): ()| async move { Ok(context.epoch()) };
+        let worker = start(worker(&client, done_at_once).slots(64));
+        let mut accepted = Vec::new();
+        for round in 0..ROUNDS {
+            // Its answers may be lost with the server; what it asks again has the same keys.
+            let load = stream::iter(0..200).map(|_| patient(&client)).buffered(50).collect::<Vec<_>>();
+            let death = async {
+                sleep(Duration::from_millis(u64::from(round * 67 % 400))).await;
+                server.kill();
+                database.check_invariants().await;
+                server.restart().await;
+            };
+            accepted.extend(join(load, death).await.0);
+        }
+        for id in &accepted {
+            let task = client.wait(id, LIMIT).await.expect("settled");
+            assert_eq!(task.state(), TaskState::Succeeded, "{task:?}");
+        }
+        let (rows, tasks) = ("SELECT COUNT(*) FROM tasks", i64::from(ROUNDS) * 200);
+        assert_eq!(database.number(rows).await, tasks);
+        for hot in ["leases", "ready", "cancels", "reviews"] {
+            assert_eq!(database.number(&format!("SELECT COUNT(*) FROM {hot}")).await, 0, "{hot}");
+        }
+        let changes = "SELECT COUNT(*) FROM tasks t WHERE t.revision <> \
+                       (SELECT COUNT(*) FROM events e WHERE e.task_id = t.task_id AND e.ordinal = 0)";
+        assert_eq!(database.number(changes).await, 0);
+        drained(worker).await;
+        end(server, database).await;
+    }
+}
+
+/// Submits a task that may be tried as often as its servers die; its id.
+async fn patient(client: &Client) -> String {
+    let submit =
+        client.submit(QUEUE, HANDLER.0, HANDLER.1).payload(&()).recovery_safety(RecoverySafety::Idempotent);
+    submit.max_attempts(100).send().await.expect("accepted").task.task_id
 }
